@@ -22,7 +22,7 @@ use crate::model::image_config::ImageConfig;
 use crate::model::probe::{Answer, Probe, Target};
 use crate::model::{
     ComposeError, Container, ContainerEvent, Digest, Drain, EngineError, HookEvent, ImageId, Members, Model,
-    Platform, Project, PullPolicy, Reference, RegistryError, Repository, Running, SignatureError,
+    Need, Platform, Project, PullPolicy, Reference, RegistryError, Repository, Running, SignatureError,
     SignatureVerdict, Signers, UpMode, Usage,
 };
 
@@ -38,6 +38,12 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns all containers of `members` in any state, sorted by name, without one-off containers. If the engine cannot
     /// inspect a container, it is included with the fields from the container list, in an unknown state if it may run.
     async fn containers(&self, members: &Members) -> Result<Vec<Container>, EngineError>;
+
+    /// Returns the containers, by ID, that the agent needs: compose, which the agent runs, would end with them before it has
+    /// started the new ones.
+    async fn needed_containers(&self) -> Result<BTreeMap<String, Need>, EngineError> {
+        Ok(BTreeMap::new())
+    }
 
     /// Returns the local image for a reference or an ID, or `None` if it does not exist. With the containerd store, the
     /// image of a running container may be missing: its record is deleted when its tag moves (DECISIONS 9).

@@ -51,6 +51,24 @@ impl fmt::Display for Manager {
     }
 }
 
+/// What the agent needs a container for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// It runs in it.
+    ToRun,
+    /// It reaches the engine through it.
+    ForEngine,
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Need::ToRun => "in which the agent runs",
+            Need::ForEngine => "through which the agent reaches the engine",
+        })
+    }
+}
+
 /// One container, as inspected.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Container {
@@ -120,6 +138,11 @@ impl Container {
     /// Reports whether it has a main process, even if paused or restarting. A container in an unknown state may have one.
     pub fn is_live(&self) -> bool {
         matches!(self.state, State::Running | State::Paused | State::Restarting | State::Unknown)
+    }
+
+    /// Reports whether it has a main process that is not paused.
+    pub fn is_active(&self) -> bool {
+        self.is_live() && self.state != State::Paused
     }
 
     /// Reports whether it may be a job that ends by itself: nothing restarts it, and nothing checks its health.

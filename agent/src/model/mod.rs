@@ -43,7 +43,7 @@ pub mod window;
 
 pub use compose::{Model, ModelService};
 pub use container::{
-    Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, Members, NetworkOwner,
+    Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, Members, Need, NetworkOwner,
     NetworkOwnerState, RestartPolicy, State, Usage,
 };
 pub use definition::{Difference, Rendered, Running};

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{
-    ComposeError, Container, EngineError, HealthState, Members, Model, ModelService, Project, PullPolicy,
-    Reference, State, UpMode,
+    ComposeError, Container, EngineError, HealthState, Members, Model, ModelService, Need, Project,
+    PullPolicy, Reference, State, UpMode,
 };
 use crate::ports::{Compose, Engine};
 use crate::service::action::BringUp;
+use crate::service::images::OldImage;
 use crate::service::input::StepResult;
 use crate::service::scope::Scope;
 
@@ -32,7 +33,11 @@ struct Call {
 /// Brings the project up.
 pub(super) async fn bring_up(fetch: &Fetch<'_>, start: BringUp) -> Result<StepResult, EngineError> {
     let (engine, compose) = (&*fetch.world.engine, &*fetch.world.compose);
-    let call = match prepare((engine, compose), &start).await {
+    let containers = engine.containers(&Members::Project(start.project.name.clone())).await?;
+    if start.must_look && start.scope.as_ref().is_some_and(|scope| !scope.is_as_before(&containers)) {
+        return Ok(StepResult::Looked { containers });
+    }
+    let call = match prepare((engine, compose), &start, &containers).await {
         Ok(call) => call,
         Err(CompareError::Engine(error)) => return Err(error),
         Err(CompareError::Compose(error)) => {
@@ -43,6 +48,9 @@ pub(super) async fn bring_up(fetch: &Fetch<'_>, start: BringUp) -> Result<StepRe
     point_tags(fetch, &start.tags).await?;
     point_at_running(engine, &start.displaced).await;
     let up = run(compose, &call, start.pull).await;
+    if let Some(note) = &call.note {
+        tracing::warn!(project = call.project.name, "{note}");
+    }
     let name = call.project.name;
     let seen = match restore_displaced(engine, &start.displaced).await {
         Ok(()) => after_up(engine, up, &call.up_mode, name).await,
@@ -73,10 +81,13 @@ async fn run(compose: &dyn Compose, call: &Call, pull: PullPolicy) -> Result<Str
 }
 
 /// Chooses the definition and the compose services.
-async fn prepare(world: (&dyn Engine, &dyn Compose), start: &BringUp) -> Result<Call, CompareError> {
+async fn prepare(
+    world: (&dyn Engine, &dyn Compose),
+    start: &BringUp,
+    containers: &[Container],
+) -> Result<Call, CompareError> {
     let (engine, compose) = world;
-    let containers = engine.containers(&Members::Project(start.project.name.clone())).await?;
-    let project = start.project.clone().with_present(&containers);
+    let project = start.project.clone().with_present(containers);
     let (rendered, unread) = match compose.model(&project).await {
         Ok(model) => (Some(model), None),
         Err(error) => (None, Some(error)),
@@ -99,9 +110,9 @@ async fn prepare(world: (&dyn Engine, &dyn Compose), start: &BringUp) -> Result<
     }
     let (mut renewed, mut followers, mut note) = (Vec::new(), Vec::new(), None);
     if start.is_guarded {
-        let mut stuck = present::stuck(&containers);
+        let mut stuck = present::stuck(containers);
         stuck.retain(|name| up_mode.services().is_empty() || up_mode.services().contains(name));
-        if let Some(narrowed) = guard(world, start, &project, model.as_deref(), &containers, &stuck).await? {
+        if let Some(narrowed) = guard(world, start, &project, model.as_deref(), containers, &stuck).await? {
             up_mode = narrowed;
         }
         if start.down {
@@ -109,18 +120,22 @@ async fn prepare(world: (&dyn Engine, &dyn Compose), start: &BringUp) -> Result<
         }
         // An update keeps the counts as of its planning.
         if let (Some(model), None) = (&model, &start.scope) {
-            project.kept_counts = present::kept_counts(&containers, model);
+            project.kept_counts = present::kept_counts(containers, model);
         }
     }
-    if let Some(model) = model.as_deref().filter(|_| up_mode.services().is_empty() && !up_mode.is_for_none())
-    {
-        name_all(compose, &mut project, model, &containers, &up_mode).await;
+    let spared = spared(engine, start, containers, &up_mode).await?;
+    let is_whole = up_mode.services().is_empty() && !up_mode.is_for_none();
+    if let Some(model) = model.as_deref().filter(|_| is_whole) {
+        let all = name_all(compose, &mut project, model, containers, &up_mode, &spared).await;
+        note = leave_out(world, start, &project, model, &all, &spared).await?;
+    } else if let Some(one) = spared.first().filter(|_| is_whole) {
+        return Err(would_end(*one));
     }
     if let (Some(scope), Some(model)) = (&start.scope, &model) {
-        let kept = keep_hashes(world, &project, model, &containers, scope, &mut up_mode).await;
+        let kept = keep_hashes(world, &project, model, containers, scope, &mut up_mode).await;
         // Only a nicety is lost, which must not end an update, and a rollback even less.
         note = kept.unwrap_or_else(|error| Some(hashes_not_kept(up_mode.services(), &error)));
-        followers = self::followers(model, up_mode.services(), &containers);
+        followers = self::followers(model, up_mode.services(), containers);
         // Each of them is recreated by itself.
         if note.is_none()
             && !followers.is_empty()
@@ -135,8 +150,8 @@ async fn prepare(world: (&dyn Engine, &dyn Compose), start: &BringUp) -> Result<
         let kept = followers.iter().filter_map(|name| Some((name.clone(), scope.kept_count(name, model)?)));
         project.kept_counts.extend(kept);
     }
-    project.stop_grace = stop_grace(&containers, &up_mode);
-    project.compatibility = present::compatibility(&project.name, &containers);
+    project.stop_grace = stop_grace(containers, &up_mode);
+    project.compatibility = present::compatibility(&project.name, containers);
     Ok(Call { project, up_mode, renewed, followers, note })
 }
 
@@ -206,18 +221,95 @@ async fn guard(
     Err(CompareError::Compose(ComposeError { cause, output: String::new() }))
 }
 
+/// A container that compose must not stop, because it would end with it.
+type Spared<'c> = (&'c Container, Need);
+
+/// The containers of the project that the agent needs, if compose may recreate any. Fails if it is to recreate one of them.
+async fn spared<'c>(
+    engine: &dyn Engine,
+    start: &BringUp,
+    containers: &'c [Container],
+    up_mode: &UpMode,
+) -> Result<Vec<Spared<'c>>, CompareError> {
+    if up_mode.starts_only() || up_mode.is_for_none() {
+        return Ok(Vec::new());
+    }
+    let needs = engine.needed_containers().await?;
+    // An earlier run was ended by this, and a person has started the new container: compose leaves it alone.
+    let is_new = |c: &Container| {
+        start.scope.is_some() && start.tags.iter().any(|(tag, to)| c.is_made_from(tag) && c.image == to.id)
+    };
+    let spared = containers.iter().filter_map(|c| Some((c, *needs.get(&c.id)?)));
+    let spared: Vec<Spared<'c>> = spared.filter(|(c, _)| c.is_live() && !is_new(c)).collect();
+    if let Some(one) = spared.iter().find(|(c, _)| up_mode.services().contains(&c.compose_service)) {
+        return Err(would_end(*one));
+    }
+    Ok(spared)
+}
+
+/// Returns what to tell of the containers that compose leaves as they are, which is to bring up `all` other services. Fails if
+/// there is none, or if compose would recreate one of them because another service depends on it.
+async fn leave_out(
+    world: (&dyn Engine, &dyn Compose),
+    start: &BringUp,
+    project: &Project,
+    model: &Model,
+    all: &[String],
+    spared: &[Spared<'_>],
+) -> Result<Option<String>, CompareError> {
+    let needed = dependencies(model, all);
+    let mut notes = Vec::new();
+    for (container, need) in spared {
+        let service = &container.compose_service;
+        if needed.contains(service) {
+            let is_moved =
+                |(tag, to): &(Reference, OldImage)| container.is_made_from(tag) && container.image != to.id;
+            let service = std::slice::from_ref(service);
+            let comparison =
+                Comparison::read(world, project, model, service, std::slice::from_ref(*container)).await?;
+            if start.tags.iter().any(is_moved) || !comparison.is_exact(&container.compose_service) {
+                return Err(would_end((*container, *need)));
+            }
+        }
+        if all.is_empty() {
+            return Err(would_end((*container, *need)));
+        }
+        notes.push(format!(
+            "{}, {need}, was left as it is, because compose would end with it. {}",
+            container.name,
+            by_hand(service)
+        ));
+    }
+    Ok(Some(notes.join(" ")).filter(|note| !note.is_empty()))
+}
+
+fn would_end((container, need): Spared<'_>) -> CompareError {
+    let cause = format!(
+        "compose would stop {}, {need}, and end with it before the new container is started, so nothing was brought up. {}",
+        container.name,
+        by_hand(&container.compose_service)
+    );
+    CompareError::Compose(ComposeError { cause, output: String::new() })
+}
+
+fn by_hand(service: &str) -> String {
+    format!("To bring it up, run `docker compose up -d {service}` in the folder of the compose file.")
+}
+
 /// Names the compose services of the whole project where compose, left to itself, would cover others: it leaves out those of
-/// a profile that a person has named, and can't start those that have no container.
+/// a profile that a person has named, can't start those that have no container, and knows nothing of those to be spared.
+/// Returns all that are to be brought up.
 async fn name_all(
     compose: &dyn Compose,
     project: &mut Project,
     model: &Model,
     containers: &[Container],
     up_mode: &UpMode,
-) {
+    spared: &[Spared<'_>],
+) -> Vec<String> {
     let of_profiles = present::of_profiles(containers, model);
     let plain = || model.services().filter(|s| !s.has_profiles()).map(|s| s.name.to_owned()).collect();
-    let active: BTreeSet<String> = if of_profiles.is_empty() {
+    let active: BTreeSet<String> = if of_profiles.is_empty() && spared.is_empty() {
         plain()
     } else {
         compose.active_services(project).await.unwrap_or_else(|error| {
@@ -230,10 +322,14 @@ async fn name_all(
         let present = present::with_containers(containers, model);
         all.retain(|name| present.contains(name));
     }
+    all.retain(|name| !spared.iter().any(|(c, _)| c.compose_service == *name));
     project.kept_counts.retain(|name, _| all.contains(name));
-    if all != active {
-        project.all_services = all.into_iter().collect();
+    let is_as_compose_finds = all == active;
+    let all: Vec<String> = all.into_iter().collect();
+    if !is_as_compose_finds {
+        project.all_services.clone_from(&all);
     }
+    all
 }
 
 /// What to tell where [`keep_hashes`] could not find out what compose would do.

@@ -11,7 +11,9 @@ use tokio::sync::watch;
 
 use crate::config::{ConfiguredImage, ServiceConfig, TagVariable, in_container};
 use crate::model::image::{Digest, ImageId, Reference, digests_in};
-use crate::model::{Container, EngineError, Members, Project, RegistryError, SignatureVerdict, Signers};
+use crate::model::{
+    Container, EngineError, Members, Need, Project, RegistryError, SignatureVerdict, Signers,
+};
 use crate::ports::{Engine, Registry};
 use crate::service::action::{CheckAsked, FilesAsked};
 use crate::service::fleet::FleetView;
@@ -112,6 +114,7 @@ impl Check {
         let unlisted_files = Box::pin(unlisted_files(world, project.as_ref(), &containers)).await;
         let definition = Box::pin(self.compared(project.as_ref(), &images, &containers)).await?;
         let snapshot = Box::pin(self.look_at_data(project.as_ref(), definition.as_ref(), &images)).await?;
+        let needed = Box::pin(self.needed(&images, &containers)).await?;
         // Digests blocked by other services of the project are added by the worker.
         Ok(Observation {
             images,
@@ -119,6 +122,7 @@ impl Check {
             containers,
             files,
             unlisted_files,
+            needed,
             definition,
             unanswered,
             unsigned: judged.unsigned,
@@ -291,6 +295,23 @@ impl Check {
             None => Files::Unread,
         };
         Ok((containers, files))
+    }
+
+    /// Returns a container that the agent needs, if an update would replace it.
+    async fn needed(
+        &self,
+        images: &[ImageView],
+        containers: &[Container],
+    ) -> Result<Option<(String, Need)>, CheckFault> {
+        let is_replaced = |c: &&Container| {
+            c.is_live() && images.iter().any(|view| is_stale(view) && c.is_made_from(&view.from))
+        };
+        let replaced: Vec<&Container> = containers.iter().filter(is_replaced).collect();
+        if replaced.is_empty() || !self.config.auto_update {
+            return Ok(None);
+        }
+        let needs = self.world.engine.needed_containers().await.map_err(engine_fault)?;
+        Ok(replaced.into_iter().find_map(|c| Some((c.name.clone(), *needs.get(&c.id)?))))
     }
 
     /// Measures the data that an update copies first; `None` if none is configured, or if there is no update.

@@ -146,7 +146,7 @@ async fn new_image(
     local: Option<&ImageId>,
 ) -> Result<Image, EngineError> {
     let known = match local {
-        Some(id) => fetch.engine.image(&id.0).await?.filter(|image| image.is_complete),
+        Some(id) => fetch.world.engine.image(&id.0).await?.filter(|image| image.is_complete),
         None => None,
     };
     match known {

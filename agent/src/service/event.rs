@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::model::image::{Digest, Reference};
 use crate::model::image_config::{ConfigChange, ConfigDifference};
-use crate::model::{Container, HookEvent, Manager, Obstacle, State};
+use crate::model::{Container, HookEvent, Manager, Need, Obstacle, State};
 use crate::service::boot::StartReason;
 use crate::service::health::assess::Trouble;
 use crate::service::rollout::plan::{Cause, GoBack, GoBackReason, ImageChange};
@@ -202,12 +202,16 @@ pub(in crate::service) enum FaultCause<'a> {
     ComposeUp { cause: &'a str },
     /// Containers on probation were stopped, removed or replaced from outside.
     ProbationInterrupted { images: &'a str, how: &'a Interference },
+    /// Somebody has acted on the containers before compose was to run.
+    Outdated { how: &'a Interference },
     /// No container was created from a configured image.
     ImagesUnused { configured: &'a [Reference], used: &'a [&'a str] },
     /// Containers were created with compose files that are not configured.
     FilesUnlisted { files: &'a [PathBuf] },
     /// The container was found by its name, and is not of the configured compose project.
     OutsideProject { container: &'a str, is_of: &'a str, project: &'a str },
+    /// An update would replace a container that the agent needs.
+    ContainerNeeded { container: &'a str, need: Need },
     /// A file that compose read before is missing, and compose would do without it.
     FileMissing { path: &'a Path },
 }

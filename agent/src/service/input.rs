@@ -245,6 +245,11 @@ pub enum StepResult {
         /// Tags that do not point to the running image.
         displaced: Vec<DisplacedTag>,
     },
+    /// Compose did not run, because not all containers are as they were before.
+    Looked {
+        /// The containers.
+        containers: Vec<Container>,
+    },
     /// Compose ran.
     Started {
         /// Compose's output, or why it failed.

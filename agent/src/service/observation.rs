@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::env_file::TagSetting;
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::swarm::SwarmService;
-use crate::model::{Container, Difference, Model};
+use crate::model::{Container, Difference, Model, Need};
 use crate::service::gates::candidate::{ConfigsCompared, SharedCandidate, SnapshotSeen, Unsigned};
 
 /// The state of registry and engine as of one check.
@@ -35,6 +35,8 @@ pub struct Observation {
     /// Compose files that containers were created with and that are not configured, if bringing up the project without
     /// them would change these containers.
     pub unlisted_files: Vec<PathBuf>,
+    /// A running container of an image that is out of date, by name, that the agent needs: compose would end with it.
+    pub needed: Option<(String, Need)>,
     /// How compose's definition of what an update would bring up compares with what runs; `None` if there is no update to
     /// compare for.
     pub definition: Option<Result<Definition, String>>,

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::image::Reference;
-use crate::model::{Model, ModelService, UpMode};
+use crate::model::{Container, Model, ModelService, UpMode};
 use crate::service::rollout::baseline::Baseline;
 
 /// The scope of an update, as of its planning: a step that is repeated after a crash must not mistake the partial result
@@ -79,6 +79,13 @@ impl Scope {
             with_dependencies: false,
             keeps_containers: matches!(self.part, Part::Beside(_)),
         }
+    }
+
+    /// Reports whether all containers that ran before still run, or are about to be started again by the engine.
+    pub fn is_as_before(&self, containers: &[Container]) -> bool {
+        let runs = |c: &Container| c.is_active() && !c.is_stopping;
+        let mut ran = self.before.iter().filter(|was| was.running);
+        ran.all(|was| containers.iter().any(|c| c.id == was.id && runs(c)))
     }
 
     /// Reports whether a service on an image for which `is_of` holds is brought up because its image changes, be it a job that
@@ -156,6 +163,7 @@ pub fn number_to_keep(all: usize, live: usize, wanted: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::State;
     use crate::model::image::ImageId;
 
     const FILES: &str = r#"{"services": {
@@ -236,6 +244,18 @@ mod tests {
         let mut before = all();
         before.iter_mut().filter(|was| was.compose_service == "follower").for_each(|was| was.live = false);
         assert_eq!(names(&scope("web:1", &before), Some(&model())), ["debugger", "migrate", "side", "web"]);
+    }
+
+    #[test]
+    fn containers_are_as_before_while_those_that_ran_still_run() {
+        let scope = scope("web:1", &[was("web", "web:1", true), was("job", "web:1", false)]);
+        let web = |id: &str, state: State| {
+            let web = Container { id: id.to_owned(), state, ..Container::running("web", "web:1") };
+            scope.is_as_before(&[web])
+        };
+        assert!(web("web", State::Running) && web("web", State::Restarting));
+        assert!(!web("web", State::Exited) && !web("web", State::Paused) && !web("other", State::Running));
+        assert!(!scope.is_as_before(&[]));
     }
 
     #[test]

@@ -299,3 +299,35 @@ async fn a_neighbour_whose_file_names_the_image_only_since_an_edit_is_not_brough
     assert_eq!((fake.running("web"), fake.running("api")), (vec![id_of("v2")], vec![id_of("api v1")]));
     assert_eq!(fake.violations(), Vec::<String>::new());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_redeploy_recreates_all_but_the_container_that_the_agent_runs_in() {
+    let fake = two(Behaviour::Good);
+    fake.agent_runs_in("api");
+    let (web, api) = (fake.containers_of("web"), fake.containers_of("api"));
+    let config = Arc::new(named("web", WEB));
+    assert!(run_agent(&fake, &config, 2 * LONG, Script::RedeployFirst).await);
+    assert_eq!(fake.containers_of("api"), api, "{:?}", fake.entries());
+    assert_ne!(fake.containers_of("web"), web, "{:?}", fake.entries());
+    assert_eq!(recorded(&fake, &Kind::FORCE_REDEPLOY_FAILED), [""; 0], "{:?}", fake.entries());
+
+    fake.agent_runs_in("web");
+    let (web, ups) = (fake.containers_of("web"), fake.ups());
+    assert!(run_agent(&fake, &config, 2 * LONG, Script::RedeployFirst).await);
+    assert_eq!((fake.containers_of("web"), fake.ups()), (web, ups), "nothing else is left");
+    assert_eq!(recorded(&fake, &Kind::FORCE_REDEPLOY_FAILED).len(), 1, "{:?}", fake.entries());
+    assert_eq!(fake.violations(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_that_would_stop_the_container_that_the_agent_runs_in_is_not_begun() {
+    let fake = two(Behaviour::Good);
+    fake.agent_runs_in("web");
+    let web = fake.containers_of("web");
+    fake.push(&reference(WEB), "v2", Behaviour::Good);
+    assert!(run_agent(&fake, &Arc::new(named("web", WEB)), 2 * LONG, Script::Poll).await);
+    assert_eq!((fake.containers_of("web"), fake.ups()), (web, 0));
+    let entries = format!("{:?}", fake.entries());
+    assert!(entries.contains("in which the agent runs"), "{entries}");
+    assert_eq!(fake.violations(), Vec::<String>::new());
+}

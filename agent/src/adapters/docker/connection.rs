@@ -62,6 +62,11 @@ impl Connection {
         }
     }
 
+    /// The address of the engine.
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
     /// Reports whether the engine runs on this host.
     pub(super) fn is_local(&self) -> bool {
         matches!(self.endpoint, Endpoint::Unix(_))

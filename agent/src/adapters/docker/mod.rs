@@ -20,7 +20,7 @@ mod transport;
 mod version;
 mod volumes;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,7 +44,9 @@ use self::names::checked;
 use self::volumes::Looks;
 use crate::model::image::{ImageId, Reference, Repository};
 use crate::model::output::{Tail, says, stable};
-use crate::model::{Container, ContainerEvent, EngineError, IfFound, Members, Platform, Running, Usage};
+use crate::model::{
+    Container, ContainerEvent, EngineError, IfFound, Members, Need, Platform, Running, Usage,
+};
 use crate::ports::{Engine, ExecEnd, HOLD_LABEL, Image, PullProgress};
 
 const PING: Duration = Duration::from_secs(5);
@@ -234,6 +236,10 @@ impl Engine for DockerEngine {
         let _permit = self.connection.service_permit().await;
         // Boxed only now, to keep the futures of hundreds of waiting services small.
         Box::pin(self.members(members)).await
+    }
+
+    async fn needed_containers(&self) -> Result<BTreeMap<String, Need>, EngineError> {
+        Ok(own::Traces::read().needed(self.connection.endpoint(), &self.list_all().await?))
     }
 
     async fn image(&self, name: &str) -> Result<Option<Image>, EngineError> {

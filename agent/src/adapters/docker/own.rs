@@ -1,13 +1,14 @@
-//! The container that the agent itself runs in, if it runs in one. It mounts what the manual tells people to mount, and
-//! would stop itself if it counted as a user of the data.
+//! The container that the agent itself runs in, if it runs in one, and the one through which it reaches the engine. The
+//! first mounts what the manual tells people to mount, and the agent would stop itself if it counted as a user of the data.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use serde_json::Value;
 
-use super::answer;
-use crate::model::EngineError;
+use super::endpoint::Endpoint;
+use super::{answer, convert};
+use crate::model::{EngineError, Need};
 
 /// The files that an engine mounts into each container from a folder of its own that is named by the container's ID. With
 /// the network of another container they are that one's. Other lines of the table say nothing: who mounts `/var/lib/docker`
@@ -63,6 +64,15 @@ impl Traces {
         mounts.filter(|(_, place)| places.contains(place)).filter_map(|(root, _)| id_in(root)).collect()
     }
 
+    /// Returns the listed containers, by ID, that the agent needs. Those of which it can't be told which one it runs in all
+    /// count.
+    pub(super) fn needed(&self, endpoint: &Endpoint, listed: &[Value]) -> BTreeMap<String, Need> {
+        let own = self.candidates(listed);
+        let between = between(endpoint, &own, listed).into_iter().map(|one| (one, Need::ForEngine));
+        let all = between.chain(own.iter().map(|one| (*one, Need::ToRun)));
+        all.map(|(one, need)| (id(one).to_owned(), need)).collect()
+    }
+
     /// Removes the agent's own container from those that use data. Fails if it may be one of them, and it is not known which.
     pub(super) fn without_own<'a>(
         &self,
@@ -82,6 +92,41 @@ impl Traces {
         }
         Ok(users.into_iter().filter(|one| !is_own(one)).collect())
     }
+}
+
+/// Returns the running containers through which the engine is reached, if it is reached over TCP: the one with that name or
+/// address as seen from the agent's own container, or else the one that publishes that port.
+fn between<'a>(endpoint: &Endpoint, own: &[&Value], listed: &'a [Value]) -> Vec<&'a Value> {
+    let Endpoint::Tcp(address) = endpoint else { return Vec::new() };
+    let Some((host, port)) = address.rsplit_once(':') else { return Vec::new() };
+    let (host, port) = (host.trim_matches(['[', ']']), port.parse::<u64>().ok());
+    let near: BTreeSet<&str> = own.iter().flat_map(|one| networks(one)).map(|(network, _)| network).collect();
+    let service = |one: &'a Value| one.get("Labels")?.get(convert::SERVICE_LABEL)?.as_str();
+    let has_name = |one: &'a Value| {
+        let is_near = networks(one).any(|(network, _)| near.contains(network));
+        is_near && (name(one) == host || service(one) == Some(host))
+    };
+    let has_address = |one: &'a Value| {
+        let fields = ["/IPAddress", "/GlobalIPv6Address"];
+        networks(one).any(|(_, about)| fields.iter().any(|field| answer::text(about, field) == Some(host)))
+    };
+    let mut running: Vec<&'a Value> = listed.iter().filter(|one| is_running(one)).collect();
+    let named: Vec<&'a Value> =
+        running.iter().copied().filter(|one| has_name(one) || has_address(one)).collect();
+    if !named.is_empty() {
+        return named;
+    }
+    running.retain(|one| {
+        let mut ports = answer::list(one, "/Ports").iter();
+        port.is_some() && ports.any(|published| answer::amount(published, "/PublicPort") == port)
+    });
+    running
+}
+
+/// The networks of a listed container, by name.
+fn networks(listed: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    let networks = listed.pointer("/NetworkSettings/Networks").and_then(Value::as_object);
+    networks.into_iter().flatten().map(|(network, about)| (network.as_str(), about))
 }
 
 const ID_LENGTH: usize = 64;
@@ -176,6 +221,44 @@ mod tests {
             let found: Vec<&str> = found.candidates(&listed).into_iter().map(name).collect();
             let expected: Vec<String> = expected.into_iter().map(String::from).collect();
             assert_eq!(found, expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_in_front_of_the_engine_is_found_by_its_name_its_address_or_its_port() {
+        let on = |digit: char, service: &str, network: &str, address: &str, port: u16| {
+            json!({"Id": hex(digit), "Names": [format!("/{digit}")], "State": "running",
+                "Labels": {"com.docker.compose.service": service},
+                "Ports": [{"PrivatePort": 2375, "PublicPort": port, "Type": "tcp"}, {"PrivatePort": 80}],
+                "NetworkSettings": {"Networks": {network: {"IPAddress": address}}}})
+        };
+        let listed = [
+            on('a', "agent", "near", "172.18.0.2", 9090),
+            on('b', "engine", "near", "172.18.0.3", 2375),
+            on('c', "engine", "far", "172.19.0.2", 2376),
+            on('d', "web", "near", "172.18.0.4", 80),
+        ];
+        let mountinfo =
+            mounted(&format!("/var/lib/docker/containers/{}/hostname", hex('a')), "/etc/hostname");
+        let inside = Traces { mountinfo, cgroup: "0::/\n".into() };
+        let outside = Traces::default();
+        let tcp = |address: &str| Endpoint::Tcp(address.to_owned());
+        let socket = Endpoint::Unix("/var/run/docker.sock".into());
+        let (to_run, for_engine) = (Need::ToRun, Need::ForEngine);
+        for (traces, endpoint, expected) in [
+            (&inside, socket.clone(), vec![('a', to_run)]),
+            (&outside, socket, vec![]),
+            (&outside, tcp("127.0.0.1:2375"), vec![('b', for_engine)]),
+            (&outside, tcp("127.0.0.1:2376"), vec![('c', for_engine)]),
+            (&outside, tcp("engine:2377"), vec![]),
+            (&inside, tcp("engine:2377"), vec![('a', to_run), ('b', for_engine)]),
+            (&inside, tcp("d:2375"), vec![('a', to_run), ('d', for_engine)]),
+            (&inside, tcp("172.18.0.4:2375"), vec![('a', to_run), ('d', for_engine)]),
+            (&inside, tcp("elsewhere:2374"), vec![('a', to_run)]),
+        ] {
+            let expected: BTreeMap<String, Need> =
+                expected.into_iter().map(|(digit, need)| (hex(digit), need)).collect();
+            assert_eq!(traces.needed(&endpoint, &listed), expected, "{endpoint}");
         }
     }
 

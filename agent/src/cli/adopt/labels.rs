@@ -29,6 +29,8 @@ const UPDATERS: [&str; 18] = [
     "whats-up-docker",
     "wud",
 ];
+/// Proxies in front of the engine's socket, in the same way: the agent may reach the engine through one.
+const PROXIES: [&str; 2] = ["docker-socket-proxy", "socket-proxy"];
 /// Labels that exclude a container from updates when they are false.
 const SWITCHES: [&str; 5] =
     ["com.centurylinklabs.watchtower.enable", "com.ouroboros.enable", "dd.watch", "diun.enable", "wud.watch"];
@@ -82,6 +84,9 @@ pub(super) enum Wish {
 pub(super) fn wish(image: &str, labels: &Labels) -> Wish {
     let value = |name: &str| labels.get(name).map(|value| value.trim().to_ascii_lowercase());
     let is = |name: &str, words: &[&str]| value(name).is_some_and(|value| words.contains(&value.as_str()));
+    if name_of(image).is_some_and(|name| PROXIES.contains(&name.as_str())) {
+        return Wish::Exclude("it is a proxy in front of the engine's socket".to_owned());
+    }
     if let Some(name) = updater(image) {
         let what = if name.starts_with("evenkeel") {
             "Evenkeel itself".to_owned()
@@ -194,6 +199,15 @@ mod tests {
             assert!(matches!(wish(image, &Labels::new()), Wish::Exclude(_)), "{image}");
         }
         assert_eq!(wish("my/watchtower-dashboard", &Labels::new()), Wish::Update);
+    }
+
+    #[test]
+    fn a_proxy_in_front_of_the_engine_is_never_listed() {
+        for image in ["tecnativa/docker-socket-proxy", "lscr.io/linuxserver/socket-proxy:3", "x/socket-proxy"]
+        {
+            assert!(matches!(wish(image, &Labels::new()), Wish::Exclude(_)), "{image}");
+        }
+        assert_eq!(wish("my/tcp-socket-proxy-test", &Labels::new()), Wish::Update);
     }
 
     #[test]

@@ -69,6 +69,8 @@ impl Service {
 
     /// Resumes the deployment that was in progress, if any.
     pub(in crate::service) fn resume(&mut self, reason: StartReason, now: Timestamp) {
+        // Compose may have run already.
+        self.durable.deployment.iter_mut().for_each(|deployment| deployment.must_look = false);
         let Some(deployment) = &self.durable.deployment else { return };
         let in_swarm = deployment.plan().swarm.is_some();
         if self.current_project().is_none() && !in_swarm {

@@ -179,7 +179,7 @@ impl Service {
             self.wants_back(back, now)
         } else if redeploy && bars_redeploy.is_none() {
             Some(Cause::Redeploy)
-        } else if stale && self.config.auto_update && !start_only {
+        } else if stale && self.config.auto_update && !start_only && self.needed().is_none() {
             Some(Cause::Update)
         } else if retry_rollback && self.durable.rollback_failed && self.is_on_unproven() {
             Some(Cause::RetryRollback)
@@ -216,6 +216,7 @@ impl Service {
         let unreadable = unreadable.filter(|_| stale).map(|text| wording::unreadable_definition(text));
         outside
             .filter(|_| is_deploying)
+            .or_else(|| self.needed().filter(|_| stale))
             .or(files_fault)
             .or(unreadable)
             .or_else(|| self.unlisted_files_fault())
@@ -477,6 +478,12 @@ impl Service {
         let outside = containers.iter().find(|c| self.config.is_outside_project(c))?;
         let (container, is_of) = (&*outside.name, &*outside.project);
         Some(wording::fault(&FaultCause::OutsideProject { container, is_of, project }))
+    }
+
+    /// Returns a fault if an update would replace a container that the agent needs.
+    fn needed(&self) -> Option<String> {
+        let (container, need) = self.known.observation.as_ref()?.needed.as_ref()?;
+        Some(wording::fault(&FaultCause::ContainerNeeded { container, need: *need }))
     }
 
     /// Returns a fault if the project was brought up with more files than are configured: compose adds an override file

@@ -5,7 +5,7 @@
 use evenkeel_common::wire::DeployOutcome;
 use jiff::Timestamp;
 
-use crate::model::{ComposeError, Container, State, UpMode};
+use crate::model::{ComposeError, Container, Reference, State, UpMode};
 use crate::service::event::{Event, FaultCause};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, Plan};
@@ -21,9 +21,23 @@ impl Service {
             project: self.compose_project(),
             ..Plan::bare(cause, &self.config.name, self.config.health_grace)
         };
-        let containers = self.containers();
+        let containers = self.staying(&plan.cause, self.containers());
         let up_mode = UpMode::ForceService(compose_service);
-        self.durable.deployment = Some(Box::new(Deployment::new(plan, up_mode, containers, now)));
+        self.durable.deployment = Some(Box::new(Deployment::new(plan, up_mode, &containers, now)));
+    }
+
+    /// The containers without those, if the deployment is not about images, that have ended on an image that was not proven or
+    /// is blocked: nobody is to start them as they are.
+    pub(in crate::service) fn staying(&self, cause: &Cause, containers: &[Container]) -> Vec<Container> {
+        let elsewhere = self.known.observation.iter().flat_map(|seen| &seen.blocked_elsewhere).cloned();
+        let blocked: Vec<Reference> =
+            elsewhere.chain(self.blocked_references()).map(|(reference, _)| reference).collect();
+        let is_left = |c: &Container| {
+            !cause.is_about_images()
+                && !c.is_live()
+                && (self.durable.images.is_unproven(&c.image) || blocked.iter().any(|r| c.is_made_from(r)))
+        };
+        containers.iter().filter(|c| !is_left(c)).cloned().collect()
     }
 
     /// Handles the end of `compose up`.

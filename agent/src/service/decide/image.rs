@@ -67,6 +67,18 @@ impl ImageDecision<'_> {
     }
 }
 
+/// Whether all containers that run an image are paused.
+fn is_paused(view: &ImageView, observation: &Observation) -> bool {
+    let live = observation.containers.iter().filter(|c| c.is_live() && c.is_made_from(&view.from));
+    let mut live = live.peekable();
+    !view.running.is_empty() && live.peek().is_some() && live.all(|c| !c.is_active())
+}
+
+/// Whether an update brings up no container of an image, because none runs that is not paused.
+fn is_down(view: &ImageView, observation: &Observation) -> bool {
+    view.running.is_empty() || is_paused(view, observation)
+}
+
 impl Service {
     /// Decides on each image for a deployment with this cause.
     pub(in crate::service) fn decide_images<'a>(
@@ -84,7 +96,7 @@ impl Service {
             // A newer tag is not written to the env file without proof, and there is none unless something runs.
             let lacks_proof = *cause == Cause::Update
                 && view.newer.is_some()
-                && view.running.is_empty()
+                && is_down(view, observation)
                 && matches!(comparison, Comparison::Stale { .. });
             let is_held = gate.is_some() || lacks_proof;
             ImageDecision { view, comparison, candidate, is_held, is_postponed: false, gate }
@@ -175,8 +187,15 @@ impl Service {
             Comparison::NotFound { remote, .. } if self.is_first_start(view, observation) => {
                 Comparison::FirstStart { remote }
             }
+            // What is paused can't be proven before it runs again.
             Comparison::Stale { remote }
-                if view.running.is_empty()
+                if is_paused(view, observation)
+                    && view.current().iter().all(|image| image.digests.contains(&remote)) =>
+            {
+                Comparison::UpToDate
+            }
+            Comparison::Stale { remote }
+                if is_down(view, observation)
                     && !self.starts_project(&observation.containers)
                     && memory.pulled.as_ref() == Some(&remote) =>
             {

@@ -51,6 +51,10 @@ pub struct Deployment {
     /// any tag is moved, so that all of them are restored whatever happens in between.
     #[serde(default)]
     pub displaced: Option<Vec<DisplacedTag>>,
+    /// Whether the containers must be as they were when the update was found: what somebody has done since stands. Not once
+    /// compose may have run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub must_look: bool,
     /// How compose treats unchanged containers and other services the next time it runs.
     #[serde(alias = "recreate")]
     pub up_mode: UpMode,
@@ -100,6 +104,7 @@ impl Deployment {
             handover: Handover::default(),
             snapshot: SnapshotState::default(),
             displaced: None,
+            must_look: plan.must_look(),
             line: LineState::default(),
             up_mode,
             phase: match &plan.hooks {

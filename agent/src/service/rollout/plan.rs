@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::snapshot::EarlierData;
-use crate::model::{Container, Drain, Hooks, Model, Probe, Project, State};
+use crate::model::{Container, Drain, HookEvent, Hooks, Model, Probe, Project, State};
 use crate::service::images::OldImage;
 use crate::service::rollout::baseline::{Baseline, Expected};
 use crate::service::rollout::handover::HandoverPlan;
@@ -167,14 +167,23 @@ impl ImageChange {
 }
 
 /// Returns the tags of all live containers with the images that they must name, so that compose leaves the containers
-/// alone. A tag whose containers run on different images is left out.
-fn sibling_tags(containers: &[Container]) -> Vec<(Reference, ImageId)> {
-    let mut all: Vec<(Reference, ImageId)> = containers
-        .iter()
-        .filter(|c| c.is_live())
-        .filter_map(|c| Some((Reference::parse(&c.config_image).ok()?, c.image.clone())))
-        .filter(|(reference, _)| !reference.is_pinned())
-        .collect();
+/// alone; `with_ended`: also those that only containers which do not run are made from, so that compose starts them as they
+/// are. A tag whose containers run on different images is left out.
+fn sibling_tags(containers: &[Container], with_ended: bool) -> Vec<(Reference, ImageId)> {
+    let tags = |is_live: bool| -> Vec<(Reference, ImageId)> {
+        containers
+            .iter()
+            .filter(|c| c.is_live() == is_live)
+            .filter_map(|c| Some((Reference::parse(&c.config_image).ok()?, c.image.clone())))
+            .filter(|(reference, _)| !reference.is_pinned())
+            .collect()
+    };
+    let mut all = tags(true);
+    if with_ended {
+        let mut ended = tags(false);
+        ended.retain(|(reference, _)| !all.iter().any(|(live, _)| live == reference));
+        all.extend(ended);
+    }
     all.sort();
     all.dedup();
     let is_only =
@@ -344,6 +353,14 @@ impl Plan {
         }
     }
 
+    /// Reports whether what somebody does to the containers before compose runs ends the update. What the hook `before` and a
+    /// snapshot do to them can't be told from that.
+    pub(in crate::service) fn must_look(&self) -> bool {
+        let has_hook =
+            self.hooks.as_ref().is_some_and(|planned| planned.hooks.of(HookEvent::Before).is_some());
+        self.cause == Cause::Update && self.swarm.is_none() && self.snapshot.is_none() && !has_hook
+    }
+
     /// Reports whether, according to `containers`, all containers that ran before still run and none was replaced. If none
     /// ran: whether they are the same as before and none was started.
     /// `is_stopped`: whether the deployment itself has stopped a container.
@@ -362,7 +379,7 @@ impl Plan {
             return self.before.iter().all(is_unchanged);
         }
         let is_old =
-            |c: &Container| self.before.iter().any(|was| was.id == c.id && (was.live || !c.is_live()));
+            |c: &Container| self.before.iter().any(|was| was.id == c.id && (was.live || !c.is_active()));
         containers.len() == self.before.len() && containers.iter().all(is_old)
     }
 
@@ -400,13 +417,15 @@ impl Plan {
         scope.brings_up(model, |reference| change.is_of(reference))
     }
 
-    /// Returns the tags of other live services with the images that they run on.
+    /// Returns the tags of other live services with the images that they run on. A deployment that is not about images brings
+    /// no other image to those that do not run either: that is for an update to do, which gates may hold.
     pub(in crate::service) fn sibling_tags(&self, containers: &[Container]) -> Vec<(Reference, ImageId)> {
         let is_own = |reference: &Reference| {
             self.image_changes.iter().any(|m| m.is_of(reference))
                 || self.kept_tags.iter().any(|(pin, _)| pin == reference)
         };
-        sibling_tags(containers).into_iter().filter(|(reference, _)| !is_own(reference)).collect()
+        let all = sibling_tags(containers, !self.cause.is_about_images());
+        all.into_iter().filter(|(reference, _)| !is_own(reference)).collect()
     }
 
     /// Returns the scope that compose is limited to; `None` for the whole project: if none of it ran, or if a redeploy or
@@ -510,5 +529,30 @@ impl Plan {
 
     pub(in crate::service) fn drain(&self) -> Drain {
         self.handover.as_ref().map(|handover| handover.drain.clone()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_kept_on_the_image_of_its_containers_and_those_that_run_come_first() {
+        let on = |image: &str, id: &str, state: State| Container {
+            image: ImageId(id.into()),
+            state,
+            ..Container::running("one", image)
+        };
+        let (up, down) = (State::Running, State::Exited);
+        let containers = [
+            on("web:1", "new", up),
+            on("web:1", "old", down),
+            on("db:1", "old", down),
+            on("job:1", "one", down),
+            on("job:1", "two", down),
+        ];
+        let tag = |image: &str, id: &str| (Reference::parse(image).unwrap(), ImageId(id.into()));
+        assert_eq!(sibling_tags(&containers, false), [tag("web:1", "new")]);
+        assert_eq!(sibling_tags(&containers, true), [tag("db:1", "old"), tag("web:1", "new")]);
     }
 }

@@ -69,6 +69,25 @@ fn a_project_that_does_not_run_is_started_when_the_digests_match() {
 }
 
 #[test]
+fn what_is_started_again_runs_the_image_of_before_whatever_its_tag_names_by_now() {
+    for is_unproven in [false, true] {
+        let mut scenario = Scenario::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
+        let one = ImageId("sha256:one".into());
+        scenario.service.durable.images.of(IMAGE).unproven = is_unproven.then(|| one.clone());
+        let mut seen = observed('2', &[], &[&exited("a", 137)]);
+        seen.images[0].tagged = Some(local("sha256:two", &['2']));
+        scenario.check(seen);
+        let Some(Action::Step(Step::Start(BringUp { displaced, .. }))) = scenario.act() else {
+            panic!("it is not started")
+        };
+        let kept: Vec<(Reference, ImageId)> =
+            displaced.into_iter().map(|displaced| (displaced.tag, displaced.runs)).collect();
+        let expected = if is_unproven { vec![] } else { vec![(Reference::parse(IMAGE).unwrap(), one)] };
+        assert_eq!(kept, expected);
+    }
+}
+
+#[test]
 fn a_project_that_the_healer_has_given_up_is_not_started_until_someone_acts() {
     let mut scenario = Scenario::of(ServiceConfig { auto_start: true, heal_max_restarts: 1, ..config() });
     let seen = |down: &Container| observed('1', &[local("sha256:one", &['1'])], &[down]);

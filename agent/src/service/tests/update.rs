@@ -1,5 +1,7 @@
 //! Scenarios of deployments in projects with more containers than the updated one, and of manual actions during them.
 
+mod meanwhile;
+
 use super::*;
 use crate::model::{ComposeError, UpMode};
 use crate::service::observation::Definition;

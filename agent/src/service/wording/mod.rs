@@ -538,6 +538,10 @@ pub(super) fn fault(cause: &FaultCause<'_>) -> String {
         FaultCause::ProbationInterrupted { images, how } => {
             format!("the probation of {images} was interrupted: {}", interference(how))
         }
+        FaultCause::Outdated { how } => format!(
+            "nothing was deployed: {} while the update was prepared, which is left as it is; the next check decides anew",
+            interference(how)
+        ),
         FaultCause::ImagesUnused { configured, used } => {
             let configured: Vec<String> = configured.iter().map(ToString::to_string).collect();
             format!(
@@ -565,6 +569,10 @@ pub(super) fn fault(cause: &FaultCause<'_>) -> String {
                  with it)"
             )
         }
+        FaultCause::ContainerNeeded { container, need } => format!(
+            "compose would stop {container}, {need}, and end with it before the new container is started, so nothing is \
+             updated: take its image out of `images`, and update it with `docker compose pull` and `docker compose up -d`"
+        ),
         FaultCause::FileMissing { path } => file_missing(path),
     }
 }

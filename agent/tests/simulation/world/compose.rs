@@ -174,6 +174,8 @@ impl Compose for FakeWorld {
                 inner.trace("compose", "fails before it changes anything");
                 return Err(failed(if is_broken { BROKEN } else { "port is already allocated" }));
             }
+            let whole: &[String] = if up_mode.starts_only() { &[] } else { &project.all_services };
+            let named = if named.is_empty() { whole } else { named };
             let services = inner.definitions(Some(project)).into_iter();
             let services: Vec<Definition> =
                 services.filter(|service| named.is_empty() || named.contains(&service.name)).collect();

@@ -156,6 +156,8 @@ struct Inner {
     volumes: BTreeMap<ImageId, u32>,
     containers: Vec<FakeContainer>,
     anchors: BTreeMap<String, ImageId>,
+    /// The compose services in whose containers the agent runs.
+    of_agent: BTreeSet<String>,
     services: Vec<Definition>,
     data: data::Data,
     env_file: Option<env_file::EnvFile>,
@@ -313,6 +315,11 @@ impl FakeWorld {
     pub(crate) fn edit_image(&self, service: &str, reference: &Reference) {
         let mut inner = self.lock();
         inner.services.iter_mut().filter(|s| s.name == service).for_each(|s| s.reference = reference.clone());
+    }
+
+    /// Lets the agent run in the container of a compose service.
+    pub(crate) fn agent_runs_in(&self, service: &str) {
+        self.lock().of_agent.insert(service.to_owned());
     }
 
     /// Lets the new containers of a compose service start beside the old ones.

@@ -11,7 +11,7 @@ use evenkeel_agent::model::image_config::ImageConfig;
 use evenkeel_agent::model::probe::{Answer, Probe, Target};
 use evenkeel_agent::model::swarm::SwarmService;
 use evenkeel_agent::model::{
-    Container, ContainerEvent, EngineError, Members, Platform, RegistryError, Running, SignatureError,
+    Container, ContainerEvent, EngineError, Members, Need, Platform, RegistryError, Running, SignatureError,
     SignatureVerdict, Signers, SwarmError, Usage,
 };
 use evenkeel_agent::ports::fleet::{DecisionsResponse, Fleet, FleetError, KnownRevisions};
@@ -55,6 +55,12 @@ impl Engine for FakeWorld {
             Ok(inner.containers.iter().map(view).collect())
         })
         .await
+    }
+
+    async fn needed_containers(&self) -> Result<BTreeMap<String, Need>, EngineError> {
+        let inner = self.lock();
+        let of_agent = inner.containers.iter().filter(|c| inner.of_agent.contains(&c.service));
+        Ok(of_agent.map(|c| (c.id.clone(), Need::ToRun)).collect())
     }
 
     async fn running(&self, _: &str, ids: &[String]) -> Result<Running, EngineError> {

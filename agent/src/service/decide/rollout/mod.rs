@@ -27,7 +27,7 @@ use evenkeel_common::wire::DeployOutcome;
 use jiff::Timestamp;
 
 use crate::model::image::Digest;
-use crate::model::{Container, HookEvent};
+use crate::model::{Container, HookEvent, State};
 use crate::service::decide::rollout::snapshot::delay_after_copy;
 use crate::service::event::{Event, Fault, FaultCause, Updated};
 use crate::service::health::assess::Trouble;
@@ -295,7 +295,12 @@ impl Service {
         let is_going_back = matches!(deployment.plan().cause, Cause::GoBack(_));
         deployment.enter(Phase::Diagnose(failed), now);
         if by_node {
-            return self.postpone(cannot_run.as_slice(), String::new(), 0, now);
+            return self.postpone(
+                cannot_run.as_slice(),
+                String::new(),
+                |tries| backoff::after(tries, POSTPONE, LONGEST_POSTPONE),
+                now,
+            );
         }
         // An image that was proven before, and that a person or a later failure called back, is not blocked.
         if !is_going_back {
@@ -333,7 +338,8 @@ impl Service {
         for change in deployment.plan().image_changes.clone() {
             let new = deployment.new_id(&change);
             let containers = self.known.containers.as_ref();
-            let used = containers.is_none_or(|all| all.iter().any(|c| new.as_ref() == Some(&c.image)));
+            let runs = |c: &Container| new.as_ref() == Some(&c.image) && c.state != State::Paused;
+            let used = containers.is_none_or(|all| all.iter().any(runs));
             let image = change.configured.clone();
             if let (Some(id), true) = (new, used) {
                 self.remember_proven(&change, id.clone(), now);

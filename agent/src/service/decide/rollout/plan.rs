@@ -51,17 +51,7 @@ impl Service {
         let definition = compared.and_then(|d| Some(d.as_ref().ok()?.model.clone()));
         let before = self.before(&cause, observation, now);
         let is_live = before.iter().any(|was| was.live);
-        let up_mode = match &cause {
-            Cause::Redeploy => UpMode::All,
-            Cause::Start if !observation.unlisted_files.is_empty() => UpMode::StartOnly,
-            Cause::ForceUp { .. } => self.forcing_up(observation),
-            // An operator has stopped the project: its images are pulled, nothing is started.
-            Cause::Update if !self.config.auto_start && !is_live => UpMode::Services(Vec::new()),
-            Cause::GoBack(_) => {
-                self.going_back_to(&image_changes, &observation.containers, definition.as_deref())
-            }
-            _ => UpMode::Changed,
-        };
+        let up_mode = self.up_mode(&cause, &image_changes, observation, definition.as_deref(), is_live);
         let tag = self.plan_tag(observation, &image_changes);
         let pull_missing = self.may_pull_missing(&decisions, observation, &cause, is_live);
         let hooks = self.config.update.as_ref().and_then(|update| update.hooks.clone());
@@ -90,7 +80,8 @@ impl Service {
         };
         let handover = self.plan_handover(&plan, &up_mode);
         let plan = Plan { handover, ..plan };
-        let deployment = Deployment::new(plan, up_mode, &observation.containers, now);
+        let containers = self.staying(&plan.cause, &observation.containers);
+        let deployment = Deployment::new(plan, up_mode, &containers, now);
         // Compose applies the files as they are now, so these count as deployed. An edit that an update does not apply
         // stays pending.
         if let Some(hash) = self.known.files_hash.clone().filter(|_| deployment.applies_whole_project()) {
@@ -185,6 +176,27 @@ impl Service {
 }
 
 impl Service {
+    /// How compose brings up the project.
+    fn up_mode(
+        &self,
+        cause: &Cause,
+        changes: &[ImageChange],
+        observation: &Observation,
+        definition: Option<&Model>,
+        is_live: bool,
+    ) -> UpMode {
+        let containers = &observation.containers;
+        match cause {
+            Cause::Redeploy => UpMode::All,
+            Cause::Start if !observation.unlisted_files.is_empty() => UpMode::StartOnly,
+            Cause::ForceUp { .. } => self.forcing_up(observation),
+            // An operator has stopped or paused the project: its images are pulled, nothing is started.
+            Cause::Update if !is_live && !self.starts_project(containers) => UpMode::Services(Vec::new()),
+            Cause::GoBack(_) => self.going_back_to(changes, containers, definition),
+            _ => UpMode::Changed,
+        }
+    }
+
     /// How compose brings up earlier images: containers that have crashed are to be replaced as well, but none that was
     /// stopped, or has finished.
     fn going_back_to(
@@ -226,8 +238,8 @@ impl Service {
             )
     }
 
-    /// The containers before a deployment. An update also brings up a compose service that has crashed, once its definition is
-    /// compared with what ran: it may be the fix.
+    /// The containers before a deployment. An update leaves alone what is paused, and also brings up a compose service that has
+    /// crashed, once its definition is compared with what ran: it may be the fix.
     pub(in crate::service) fn before(
         &self,
         cause: &Cause,
@@ -235,10 +247,12 @@ impl Service {
         now: Timestamp,
     ) -> Vec<Baseline> {
         let containers = &observation.containers;
-        if *cause == Cause::Update && matches!(observation.definition, Some(Ok(_))) {
-            return Baseline::all_with(containers, &self.crashed(containers, now));
+        if *cause != Cause::Update {
+            return Baseline::all(containers);
         }
-        Baseline::all(containers)
+        let is_compared = matches!(observation.definition, Some(Ok(_)));
+        let crashed = if is_compared { self.crashed(containers, now) } else { BTreeSet::new() };
+        Baseline::all_with(containers, &crashed)
     }
 
     /// Reports whether an update starts the whole project, because none of its containers runs.

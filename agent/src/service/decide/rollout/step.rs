@@ -10,13 +10,14 @@ use crate::model::image_config::ConfigChange;
 use crate::model::{ComposeError, Container, HookEvent, State, UpMode};
 use crate::ports::HookError;
 use crate::service::event::{Event, Fault, FaultCause, Note, RollbackProblem};
+use crate::service::health::assess::{Condition, Inactive};
 use crate::service::input::StepResult;
 use crate::service::observation::LocalImage;
-use crate::service::rollout::baseline::Expected;
+use crate::service::rollout::baseline::{Baseline, Expected};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::handover::OldContainers;
 use crate::service::rollout::plan::{Cause, ImageChange};
-use crate::service::rollout::probation::{Failed, Failure, Probation, Reason};
+use crate::service::rollout::probation::{Failed, Failure, Interference, Probation, Reason};
 use crate::service::rollout::step::Phase;
 use crate::service::rollout::tag::LineState;
 use crate::service::{ENGINE_RETRY, Service, wording};
@@ -29,6 +30,8 @@ impl Service {
             deployment.outage.look(containers, now);
         }
         let phase = deployment.phase.clone();
+        // Compose may have run by now.
+        deployment.must_look &= phase != Phase::Start || matches!(result, StepResult::TagsRead { .. });
         // If the engine went away in the meantime, the cause of a compose failure is unknown.
         let is_unexplained =
             self.steps.is_disturbed && matches!(result, StepResult::Started { up: Err(_), .. });
@@ -65,11 +68,7 @@ impl Service {
                 other => self.not_pulled(other, now),
             },
             Phase::WriteTag => self.tag_written(result, now),
-            Phase::Start | Phase::Spread => match result {
-                StepResult::TagsRead { displaced } => deployment.displaced = Some(displaced),
-                StepResult::Started { up, named, containers } => self.started(up, &named, &containers, now),
-                other => self.abandon_and_wait(other.failure(), String::new(), now),
-            },
+            Phase::Start | Phase::Spread => self.start_stepped(result, now),
             Phase::Drain
             | Phase::Retire
             | Phase::Settle { .. }
@@ -176,6 +175,46 @@ impl Service {
             other => Some(other.failure()),
         };
         self.emit(Event::TagLineNotRestored { tag, why }, now);
+    }
+
+    /// Handles the result of a step that brings up the project, or new containers beside the old ones.
+    fn start_stepped(&mut self, result: StepResult, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        match result {
+            StepResult::TagsRead { displaced } => deployment.displaced = Some(displaced),
+            StepResult::Looked { containers } => self.looked(containers, now),
+            StepResult::Started { up, named, containers } => self.started(up, &named, &containers, now),
+            other => self.abandon_and_wait(other.failure(), String::new(), now),
+        }
+    }
+
+    /// Handles a look directly before compose runs which found that not all containers are as they were. What somebody has
+    /// done stands; what else has happened to them does not hinder the update, and the step is repeated.
+    fn looked(&mut self, containers: Vec<Container>, now: Timestamp) {
+        let containers = self.with_events(containers, now);
+        let Some(deployment) = &self.durable.deployment else { return };
+        let mut ran = deployment.plan().before.iter().filter(|was| was.running);
+        let how = ran.find_map(|was| self.interference_with(was, &containers));
+        self.known.containers = Some(containers.into());
+        if let Some(how) = how {
+            self.checks.request();
+            self.abandon(wording::fault(&FaultCause::Outdated { how: &how }), String::new(), now);
+        }
+    }
+
+    /// What somebody has done to a container that ran.
+    fn interference_with(&self, was: &Baseline, containers: &[Container]) -> Option<Interference> {
+        let removed = || Some(Interference::Removed { compose_service: was.compose_service.clone() });
+        let Some(container) = containers.iter().find(|c| c.id == was.id) else { return removed() };
+        let name = container.name.clone();
+        match self.condition(container) {
+            Condition::Inactive(Inactive::Removing) => removed(),
+            Condition::Inactive(Inactive::Stopped | Inactive::Stopping) => {
+                Some(Interference::Stopped { container: name })
+            }
+            Condition::Inactive(Inactive::Paused) => Some(Interference::Paused { container: name }),
+            _ => None,
+        }
     }
 
     /// Handles the end of a compose run that brings up the project, or new containers beside the old ones.

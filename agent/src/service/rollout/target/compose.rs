@@ -43,6 +43,7 @@ impl Deployment {
                 pull,
                 definition,
                 is_guarded,
+                must_look: self.must_look && self.phase == Phase::Start,
             })
         };
         if let (Some(step), Phase::Unpin) = (self.snapshot_step(), &self.phase) {

@@ -1,0 +1,102 @@
+//! Scenarios of what somebody does to the containers beside an update.
+
+use super::*;
+
+#[test]
+fn what_somebody_has_done_to_the_containers_since_the_check_ends_an_update_before_compose_runs() {
+    let (web, db) = (on("web", IMAGE, "v1", 1), on("db", DB, "db1", 1));
+    let stopped = Container { state: State::Exited, exit_code: 143, ..db.clone() };
+    let paused = Container { state: State::Paused, ..db.clone() };
+    let crashed = Container { state: State::Exited, exit_code: 1, ..db.clone() };
+    for (then, words) in [
+        (Some(stopped), Some("was stopped by someone")),
+        (Some(paused), Some("was paused by someone")),
+        (Some(on("db", DB, "db1", 2)), Some("was removed by someone")),
+        (None, Some("was removed by someone")),
+        (Some(crashed), None),
+    ] {
+        let mut scenario = Scenario::of(config());
+        scenario.check(observed('2', &[v1()], &[&web, &db]));
+        scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+        scenario.takes_step(StepResult::Pulled {
+            ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+            labels: BTreeMap::new(),
+        });
+        if words.is_some_and(|words| words.contains("stopped")) {
+            scenario.event(&db.id, EventKind::Stop);
+        }
+        let containers: Vec<Container> = [web.clone()].into_iter().chain(then.clone()).collect();
+        let step = scenario.takes_step(StepResult::Looked { containers });
+        assert!(matches!(step, Step::Start(BringUp { must_look: true, .. })), "{step:?}");
+        let next = scenario.act();
+        if let Some(words) = words {
+            assert!(matches!(next, Some(Action::Step(Step::RestoreTags { .. }))), "{then:?}: {next:?}");
+            assert!(scenario.last().message.contains(words), "{then:?}: {}", scenario.last().message);
+        } else {
+            let start = matches!(next, Some(Action::Step(Step::Start(BringUp { must_look: false, .. }))));
+            assert!(start, "{then:?}: {next:?}");
+        }
+        assert!(!scenario.is_blocked(), "{then:?}");
+    }
+}
+
+#[test]
+fn a_deployment_that_is_taken_up_again_does_not_take_the_work_of_compose_for_that_of_somebody_else() {
+    let mut scenario = Scenario::of(config());
+    scenario.check(observed('2', &[v1()], &[&on("web", IMAGE, "v1", 1)]));
+    scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario.takes_step(StepResult::Pulled {
+        ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+        labels: BTreeMap::new(),
+    });
+    let journaled = serde_json::to_value(scenario.service.durable()).unwrap();
+    let durable = serde_json::from_value(journaled).unwrap();
+    let boot = boot_of("one", "one");
+    let (service, _) = Service::new(Arc::new(config()), durable, boot, StartReason::Start, scenario.now);
+    scenario.service = service;
+    scenario.reconnected();
+    let step = scenario.act();
+    assert!(matches!(step, Some(Action::Step(Step::Start(BringUp { must_look: false, .. })))), "{step:?}");
+}
+
+#[test]
+fn a_paused_container_is_not_replaced_and_its_image_is_deployed_once_it_runs_again() {
+    let (web, db) = (on("web", IMAGE, "v1", 1), on("db", DB, "db1", 1));
+    let paused = Container { state: State::Paused, ..web.clone() };
+    for (auto_start, before) in [(true, vec![&paused]), (false, vec![&db, &paused])] {
+        let mut scenario = Scenario::of(ServiceConfig { auto_start, ..config() });
+        scenario.check(observed('2', &[v1()], &before));
+        scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+        scenario.takes_step(StepResult::Pulled {
+            ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+            labels: BTreeMap::new(),
+        });
+        let containers = before.iter().map(|c| (*c).clone()).collect();
+        let up = StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers };
+        let step = scenario.takes_step(up);
+        let Step::Start(BringUp { tags, up_mode, scope, .. }) = step else { panic!("{step:?}") };
+        let up_mode = scope.map_or(up_mode, |scope| scope.services(None));
+        assert!(up_mode.is_for_none() && tags.is_empty(), "{up_mode:?} {tags:?}");
+        scenario.at(11).look(&before);
+        assert_eq!(scenario.last().event, Kind::PULLED, "{:?}", scenario.entries);
+        scenario.takes_step(StepResult::Unpinned);
+        scenario.at(20).check(observed('2', &[v1()], &before));
+        assert_eq!(scenario.act(), None, "once is enough");
+        scenario.at(30).check(observed('2', &[v1()], &[&web]));
+        let next = scenario.act();
+        assert!(matches!(next, Some(Action::Step(Step::PinImages { .. }))), "{next:?}");
+    }
+}
+
+#[test]
+fn an_image_that_was_not_proven_is_not_taken_for_proven_while_it_is_paused() {
+    let mut scenario = Scenario::of(config());
+    scenario.service.durable.images.of(IMAGE).unproven = Some(ImageId("sha256:v2".into()));
+    let web = on("web", IMAGE, "v2", 2);
+    let paused = Container { state: State::Paused, ..web.clone() };
+    scenario.check(observed('2', &[v2()], &[&paused]));
+    assert_eq!(scenario.act(), None);
+    scenario.at(10).check(observed('2', &[v2()], &[&web]));
+    let next = scenario.act();
+    assert!(matches!(next, Some(Action::Step(Step::PinImages { .. }))), "{next:?}");
+}
