@@ -477,3 +477,26 @@ fn a_service_whose_hash_can_not_be_computed_from_the_files_is_compared_by_what_i
     assert_eq!(set("PATH=/bin"), none);
     assert_eq!(set("BIG_URL=u"), ["environment BIG_URL"]);
 }
+
+#[test]
+fn what_compose_adds_to_a_service_that_uses_its_socket_is_no_difference() {
+    let found = |service: Value, config: &str| {
+        let mut container = by_docker(json!({}));
+        container["Config"]["Env"] = json!([format!("DOCKER_CONFIG={config}")]);
+        let socket = json!({
+            "Type": "bind", "Source": "/run/user/1000/docker.sock", "Destination": "/var/run/docker.sock", "RW": true,
+        });
+        container["Mounts"] = json!([socket]);
+        of(service, container, Some(json!({})))
+    };
+    let added = "/run/secrets/docker";
+    let none: [&str; 0] = [];
+    assert_eq!(found(json!({ "use_api_socket": true }), added), none);
+    let own = json!({ "use_api_socket": true, "environment": { "DOCKER_CONFIG": "/srv/docker" } });
+    assert_eq!(found(own, "/srv/docker"), none);
+    assert_eq!(found(json!({ "use_api_socket": true }), "/srv/docker"), ["environment DOCKER_CONFIG"]);
+    for service in [json!({}), json!({ "use_api_socket": false })] {
+        let both = ["environment DOCKER_CONFIG", "volume /var/run/docker.sock"];
+        assert_eq!(found(service, added), both, "somebody has added them");
+    }
+}
