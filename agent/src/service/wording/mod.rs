@@ -596,6 +596,14 @@ pub(super) fn made_from_elsewhere(files: &str) -> String {
     )
 }
 
+/// Warning about a configured image that no container was created from, while one was from another tag of it.
+pub(super) fn retagged(configured: &str, container: &str, made_from: &str) -> String {
+    format!(
+        "no container is made from {configured}; {container} is made from {made_from}, which is not in `images`, so that it \
+         is not updated: correct `images`"
+    )
+}
+
 /// The fault of a gate command that failed.
 pub(super) fn command_failed(fault: &str) -> String {
     format!("the gate command gave no answer: {fault}")
