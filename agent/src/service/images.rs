@@ -50,7 +50,7 @@ pub struct ImageMemory {
     /// those built locally, even if the registry no longer has the digest (DECISIONS 9).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub published: Option<Digest>,
-    /// Digest that an operator has replaced in the swarm although the registry has it.
+    /// Digest that an operator has replaced with another one although the registry has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub declined: Option<Digest>,
     /// Tag that a person has replaced with an older one in the env file: it is not deployed, nor is an older one.
