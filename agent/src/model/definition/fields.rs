@@ -4,6 +4,7 @@
 //! not compared: unknown is not different.
 
 mod uncommon;
+pub(super) mod updated;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,23 +79,11 @@ pub(super) fn differences(
         ("ipc", sides.namespace_differs("ipc", "/HostConfig/IpcMode")),
         ("tmpfs", sides.tmpfs_differs()),
         ("shm_size", sides.shm_size_differs()),
-        (
-            "memory limit",
-            sides.bytes_differ(&["/mem_limit", "/deploy/resources/limits/memory"], "/HostConfig/Memory"),
-        ),
-        (
-            "memory reservation",
-            sides.bytes_differ(
-                &["/mem_reservation", "/deploy/resources/reservations/memory"],
-                "/HostConfig/MemoryReservation",
-            ),
-        ),
+        ("memory limit", sides.memory_differs()),
+        ("memory reservation", sides.reservation_differs()),
         ("cpu limit", sides.cpus_differ()),
         ("cpu_shares", sides.number_differs(&["/cpu_shares"], "/HostConfig/CpuShares")),
-        (
-            "pids limit",
-            sides.number_differs(&["/pids_limit", "/deploy/resources/limits/pids"], "/HostConfig/PidsLimit"),
-        ),
+        ("pids limit", sides.pids_differ()),
         ("cpuset", sides.plain_text_differs("cpuset", "/HostConfig/CpusetCpus")),
         ("ulimits", sides.ulimits_differ()),
         ("sysctls", sides.sysctls_differ()),
