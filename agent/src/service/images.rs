@@ -50,7 +50,7 @@ pub struct ImageMemory {
     /// those built locally, even if the registry no longer has the digest (DECISIONS 9).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub published: Option<Digest>,
-    /// Digest that an operator has replaced in the swarm although the registry has it.
+    /// Digest that an operator has replaced with another one although the registry has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub declined: Option<Digest>,
     /// Tag that a person has replaced with an older one in the env file: it is not deployed, nor is an older one.
@@ -74,7 +74,7 @@ pub struct ImageMemory {
     /// Images that were proven here, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<ProvenImage>,
-    /// Deployed images, oldest first.
+    /// Images that were deployed, or pulled for later, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deployed: Vec<DeployedImage>,
     /// The newest of the newer tags that the registry last had: known after a restart until the registry answers.
@@ -168,7 +168,7 @@ pub struct ProvenImage {
     pub version: Option<String>,
 }
 
-/// An image that was deployed here.
+/// An image that was deployed here, or pulled for later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeployedImage {
     /// Its ID.
@@ -292,15 +292,36 @@ impl ImageMemory {
 
     /// Records an image that was deployed under a reference.
     pub(super) fn note_deployed(&mut self, id: &ImageId, proven: bool, reference: &Reference) {
-        let deployed = &mut self.deployed;
-        let before = deployed.iter().position(|image| image.id == *id).map(|at| deployed.remove(at));
-        let mut tags = before.map(|image| image.tags).unwrap_or_default();
+        let mut tags = self.take_deployed(id).map(|image| image.tags).unwrap_or_default();
         if reference.tag.is_some() && !reference.is_pinned() && !tags.contains(reference) {
             tags.push(reference.clone());
         }
-        deployed.push(DeployedImage { id: id.clone(), proven, tags });
-        let surplus = deployed.len().saturating_sub(MAX_DEPLOYED);
-        deployed.drain(..surplus);
+        self.add_deployed(DeployedImage { id: id.clone(), proven, tags });
+    }
+
+    /// Records an image that was pulled while nothing used it. It has no tag: the tag stays on the earlier image.
+    pub(super) fn note_pulled(&mut self, id: &ImageId) {
+        let before = self.take_deployed(id);
+        let pulled = || DeployedImage { id: id.clone(), proven: false, tags: Vec::new() };
+        self.add_deployed(before.unwrap_or_else(pulled));
+    }
+
+    /// The image that was pulled last, if it still waits for a container that uses it.
+    pub(super) fn waiting_image(&self) -> Option<&ImageId> {
+        let last = self.deployed.last().filter(|_| self.pulled.is_some())?;
+        // A newer one that was deployed and has failed has a tag.
+        last.tags.is_empty().then_some(&last.id)
+    }
+
+    fn take_deployed(&mut self, id: &ImageId) -> Option<DeployedImage> {
+        let at = self.deployed.iter().position(|image| image.id == *id)?;
+        Some(self.deployed.remove(at))
+    }
+
+    fn add_deployed(&mut self, image: DeployedImage) {
+        self.deployed.push(image);
+        let surplus = self.deployed.len().saturating_sub(MAX_DEPLOYED);
+        self.deployed.drain(..surplus);
     }
 
     /// Returns the record of a digest whose update has failed because the data could not be copied.

@@ -242,6 +242,11 @@ fn differences(facts: &Facts<'_>) -> Vec<Finding> {
                      update brings up no dependencies, and so runs no provider",
                     difference.service
                 )
+            } else if difference.is_of_settings() {
+                wording::keep_or_drop(
+                    &format!("docker compose -p {project} … up -d {}", difference.service),
+                    &format!("`evenkeel redeploy {}`", facts.config.name),
+                )
             } else if let Some(advice) = wording::write_down(std::slice::from_ref(difference)) {
                 format!(
                     "{advice}. If the files were edited, apply them with `docker compose -p {project} … up -d {}`, or undo \

@@ -4,6 +4,7 @@
 //! not compared: unknown is not different.
 
 mod uncommon;
+pub(super) mod updated;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +23,11 @@ const HEALTH_NUMBERS: [(&str, &str, u64); 5] = [
     ("start_interval", "StartInterval", 5_000_000_000),
     ("retries", "Retries", 3),
 ];
+
+/// Where compose binds the engine's socket for a service with `use_api_socket`, and the variable that it sets unless the
+/// service does.
+const API_SOCKET: &str = "/var/run/docker.sock";
+const API_SOCKET_VARIABLE: (&str, &str) = ("DOCKER_CONFIG", "/run/secrets/docker");
 
 /// The values that are compared.
 struct Sides<'a> {
@@ -70,23 +76,11 @@ pub(super) fn differences(
         ("ipc", sides.namespace_differs("ipc", "/HostConfig/IpcMode")),
         ("tmpfs", sides.tmpfs_differs()),
         ("shm_size", sides.shm_size_differs()),
-        (
-            "memory limit",
-            sides.bytes_differ(&["/mem_limit", "/deploy/resources/limits/memory"], "/HostConfig/Memory"),
-        ),
-        (
-            "memory reservation",
-            sides.bytes_differ(
-                &["/mem_reservation", "/deploy/resources/reservations/memory"],
-                "/HostConfig/MemoryReservation",
-            ),
-        ),
+        ("memory limit", sides.memory_differs()),
+        ("memory reservation", sides.reservation_differs()),
         ("cpu limit", sides.cpus_differ()),
         ("cpu_shares", sides.number_differs(&["/cpu_shares"], "/HostConfig/CpuShares")),
-        (
-            "pids limit",
-            sides.number_differs(&["/pids_limit", "/deploy/resources/limits/pids"], "/HostConfig/PidsLimit"),
-        ),
+        ("pids limit", sides.pids_differ()),
         ("cpuset", sides.plain_text_differs("cpuset", "/HostConfig/CpusetCpus")),
         ("ulimits", sides.ulimits_differ()),
         ("sysctls", sides.sysctls_differ()),
@@ -193,15 +187,23 @@ impl Sides<'_> {
         if self.image.is_some() {
             let of_image = variables(self.of_image("/Env"));
             let of_models = self.variables_of_models();
+            let uses_api_socket = self.uses_api_socket();
+            let is_of_socket =
+                |name: &str, value: &str| uses_api_socket && (name, value) == API_SOCKET_VARIABLE;
             let is_added = |name: &str, value: &str| {
                 !wanted.contains_key(name)
                     && !of_models.contains(name)
+                    && !is_of_socket(name, value)
                     && of_image.get(name).map(String::as_str) != Some(value)
                     && (is_passed_through(name) || !PROXIES.contains(&name.to_lowercase().as_str()))
             };
             what.extend(actual.iter().filter(|(name, value)| is_added(name, value)).map(|(n, _)| n.clone()));
         }
         what.into_iter().map(|name| format!("environment {name}")).collect()
+    }
+
+    fn uses_api_socket(&self) -> bool {
+        self.wanted("use_api_socket").and_then(Value::as_bool) == Some(true)
     }
 
     /// Variables that compose sets for the service's models when it starts them.
@@ -249,6 +251,7 @@ impl Sides<'_> {
             mounts.iter().copied().find(|mount| trimmed(text(mount, "Destination")) == trimmed(target))
         };
         let mut known: BTreeSet<String> = BTreeSet::new();
+        known.extend(self.uses_api_socket().then(|| API_SOCKET.to_owned()));
         let mut what: BTreeSet<String> = BTreeSet::new();
         for volume in self.wanted("volumes").and_then(Value::as_array).into_iter().flatten() {
             let target = unescaped(text(volume, "target"));

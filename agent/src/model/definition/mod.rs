@@ -28,6 +28,9 @@ pub const HOME: &str = "HOME";
 /// The end of what differs because a provider has set it.
 const OF_PROVIDER: &str = " (set by a provider)";
 
+/// The end of a setting that is no longer the one that a container was made with.
+const CHANGED_SINCE: &str = " (changed since)";
+
 /// Label with the hash of the definition that a container or a network was created from.
 const HASH_LABEL: &str = "com.docker.compose.config-hash";
 /// Label with the version of the compose that created a container.
@@ -97,6 +100,11 @@ impl Difference {
     pub fn is_of_providers(&self) -> bool {
         !self.what.is_empty() && self.what.iter().all(|what| what.ends_with(OF_PROVIDER))
     }
+
+    /// Reports whether the files define what runs but for settings that were changed since, as with `docker update`.
+    pub fn is_of_settings(&self) -> bool {
+        !self.what.is_empty() && self.what.iter().all(|what| what.ends_with(CHANGED_SINCE))
+    }
 }
 
 impl fmt::Display for Difference {
@@ -137,6 +145,11 @@ impl Rendered {
                 }
             }
             what.extend(connected.iter().map(|network| format!("network {network} (connected since)")));
+            let is_known = |c: &&Value| self.is_known_hash(name, label(c, HASH_LABEL));
+            for container in running.of_service(name).filter(is_known) {
+                let changed = fields::updated::changed_since(name, &self.model, container);
+                what.extend(changed.into_iter().map(|what| format!("{what}{CHANGED_SINCE}")));
+            }
             if running.of_service(name).next().is_some() && !self.incomplete.is_empty() {
                 let copied = copied::used_by(&self.model, std::slice::from_ref(name));
                 what.extend(copied.into_keys().filter(|file| self.incomplete.contains(file)));

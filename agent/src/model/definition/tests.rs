@@ -579,3 +579,72 @@ fn a_service_whose_hash_can_not_be_computed_from_the_files_is_compared_by_what_i
     assert_eq!(set("PATH=/bin"), none);
     assert_eq!(set("BIG_URL=u"), ["environment BIG_URL"]);
 }
+
+#[test]
+fn what_compose_adds_to_a_service_that_uses_its_socket_is_no_difference() {
+    let found = |service: Value, config: &str| {
+        let mut container = by_docker(json!({}));
+        container["Config"]["Env"] = json!([format!("DOCKER_CONFIG={config}")]);
+        let socket = json!({
+            "Type": "bind", "Source": "/run/user/1000/docker.sock", "Destination": "/var/run/docker.sock", "RW": true,
+        });
+        container["Mounts"] = json!([socket]);
+        of(service, container, Some(json!({})))
+    };
+    let added = "/run/secrets/docker";
+    let none: [&str; 0] = [];
+    assert_eq!(found(json!({ "use_api_socket": true }), added), none);
+    let own = json!({ "use_api_socket": true, "environment": { "DOCKER_CONFIG": "/srv/docker" } });
+    assert_eq!(found(own, "/srv/docker"), none);
+    assert_eq!(found(json!({ "use_api_socket": true }), "/srv/docker"), ["environment DOCKER_CONFIG"]);
+    for service in [json!({}), json!({ "use_api_socket": false })] {
+        let both = ["environment DOCKER_CONFIG", "volume /var/run/docker.sock"];
+        assert_eq!(found(service, added), both, "somebody has added them");
+    }
+}
+
+#[test]
+fn what_docker_update_has_changed_differs_although_the_hash_is_equal() {
+    let limited = || json!({ "mem_limit": "1048576", "restart": "unless-stopped" });
+    let policy = |name: &str| json!({ "Name": name, "MaximumRetryCount": 0 });
+    let limits = json!({
+        "NanoCpus": 500_000_000, "CpuShares": 512, "CpusetCpus": "0", "PidsLimit": 100, "MemoryReservation": 1_048_576,
+    });
+    let swap = |limit: i64| json!({ "MemorySwap": limit });
+    let table: [(Value, Value, &[&str]); 11] = [
+        (json!({}), json!({}), &[]),
+        (
+            limited(),
+            json!({ "Memory": 1_048_576, "MemorySwap": 2_097_152, "RestartPolicy": policy("unless-stopped") }),
+            &[],
+        ),
+        (
+            limited(),
+            json!({ "Memory": 2_097_152, "MemorySwap": 4_194_304, "RestartPolicy": policy("no") }),
+            &["memory limit", "restart"],
+        ),
+        (json!({}), json!({ "RestartPolicy": policy("always") }), &["restart"]),
+        (json!({}), limits, &["cpu limit", "cpu_shares", "cpuset", "memory reservation", "pids limit"]),
+        (json!({ "memswap_limit": "1073741824" }), swap(1_073_741_824), &[]),
+        (json!({ "memswap_limit": "1073741824" }), swap(2_147_483_648), &["memswap_limit"]),
+        // The kernel has no such limits.
+        (limited(), json!({ "Memory": 0, "MemorySwap": -1, "RestartPolicy": policy("unless-stopped") }), &[]),
+        // Compose translates these.
+        (json!({ "restart": "none" }), json!({}), &[]),
+        (
+            json!({ "deploy": { "restart_policy": { "condition": "any" } } }),
+            json!({ "RestartPolicy": policy("always") }),
+            &[],
+        ),
+        (json!({}), json!({ "Runtime": "oci", "PidsLimit": 2048 }), &[]),
+    ];
+    for (service, settings, expected) in table {
+        let found = made_with("new", service.clone(), by_docker(settings.clone()));
+        let expected: Vec<String> = expected.iter().map(|what| format!("{what} (changed since)")).collect();
+        let what: Vec<String> = found.iter().flat_map(|difference| difference.what.clone()).collect();
+        assert_eq!(what, expected, "{service} {settings}");
+        assert!(found.iter().all(Difference::is_of_settings), "{found:?}");
+    }
+    let [edited] = &made_with("old", limited(), by_docker(json!({})))[..] else { panic!("no difference") };
+    assert!(!edited.is_of_settings(), "{edited:?}");
+}

@@ -4,8 +4,9 @@
 use jiff::Timestamp;
 
 use crate::service::event::Event;
-use crate::service::observation::Observation;
-use crate::service::{Service, gates};
+use crate::service::images::ImageMemory;
+use crate::service::observation::{ImageView, LocalImage, Observation};
+use crate::service::{Service, compare, gates};
 
 impl Service {
     /// Records digests that operators have replaced, and drops records that no longer apply. `is_manual`: an operator
@@ -16,9 +17,7 @@ impl Service {
         is_manual: bool,
         now: Timestamp,
     ) {
-        if observation.swarm.is_none() {
-            return;
-        }
+        let is_in_swarm = observation.swarm.is_some();
         let mut replaced = Vec::new();
         for view in &observation.images {
             let Some(remote) = &view.remote else { continue };
@@ -29,12 +28,22 @@ impl Service {
                 memory.declined = None;
             }
             // It ran while the registry had it, the registry still has it, but the service was set to another one.
-            let is_known = view.running.iter().any(|local| !local.digests.is_empty());
-            if runs || !is_known || memory.published.as_ref() != Some(remote) {
+            let is_replaced = if is_in_swarm {
+                view.running.iter().any(|local| !local.digests.is_empty())
+            } else {
+                is_put_back(view, memory)
+                    && observation.blocked_elsewhere.iter().all(|(_, blocked)| blocked != remote)
+            };
+            if runs || !is_replaced || memory.published.as_ref() != Some(remote) {
                 continue;
             }
             memory.published = None;
             if !is_manual && memory.blocked.as_ref() != Some(remote) {
+                if !is_in_swarm {
+                    // `auto_start` must not set the tag to the image that was declined.
+                    let target = view.running.first().map(|local| compare::old_image(view, local));
+                    memory.keep_target(target.as_ref());
+                }
                 let old = view.running.iter().find_map(|local| local.digests.last().cloned());
                 replaced.push((image.clone(), remote.clone(), old));
             }
@@ -46,4 +55,15 @@ impl Service {
             self.emit(Event::UpdateAvailable { image, digest, old_digest, gate, differences }, now);
         }
     }
+}
+
+/// Reports whether somebody has set a tag back to an image that was proven here and left, and has made all containers from it.
+/// A container that was only started again runs on another image than its tag.
+fn is_put_back(view: &ImageView, memory: &ImageMemory) -> bool {
+    let was_left = |local: &LocalImage| {
+        view.tagged.as_ref().is_some_and(|tagged| tagged.id == local.id)
+            && local.digests.iter().any(|digest| memory.has_left(digest))
+    };
+    let is_of_tag = view.newer.is_none() && view.from == view.reference;
+    is_of_tag && !view.running.is_empty() && view.running.iter().all(was_left)
 }

@@ -73,7 +73,7 @@ impl Service {
         self.maintenance.way_back_at = Some(now);
     }
 
-    /// An update is proven, or rolled back: schedules the removal of images that are no longer needed.
+    /// An update is proven, rolled back, or only pulled: schedules the removal of images that are no longer needed.
     pub(in crate::service) fn remove_old_images_soon(&mut self) {
         self.maintenance.removal_due = true;
     }
@@ -236,8 +236,8 @@ impl Service {
         }
     }
 
-    /// Deployed images that are no longer needed: not among the last proven ones, not a rollback target, and not used by
-    /// any container of the project.
+    /// Deployed and pulled images that are no longer needed: not among the last proven ones, not a rollback target, not used
+    /// by any container of the project, and not waiting for one.
     fn removable(&self) -> Vec<RemovableImage> {
         let keep = self.config.keep_images;
         if keep == 0 {
@@ -248,6 +248,7 @@ impl Service {
         for (_, memory) in self.durable.images.iter() {
             kept.extend(memory.proven.as_ref().map(|image| &image.id));
             kept.extend(&memory.unproven);
+            kept.extend(memory.waiting_image());
             let proven = memory.deployed.iter().rev().filter(|image| image.proven);
             kept.extend(proven.take(keep).map(|image| &image.id));
         }

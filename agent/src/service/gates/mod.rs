@@ -212,7 +212,7 @@ pub(super) fn failed_before(service: &str, image: &str, digest: &Digest) -> Gate
 
 /// The gate of a digest that an operator has replaced.
 pub(super) fn declined(service: &str, image: &str, digest: &Digest) -> Gate {
-    let why = wording::swarm::declined(image, digest);
+    let why = wording::declined(image, digest);
     cleared_by(format!("POST /trigger/{service}"), held("blocked", why))
 }
 

@@ -174,6 +174,46 @@ fn a_finished_job_goes_back_with_the_service_that_was_updated_with_it() {
     assert_eq!(back.iter().map(|one| one.configured.as_str()).collect::<Vec<_>>(), [IMAGE, job]);
 }
 
+/// Image 2 was proven, and a person has put image 1 back: `docker tag`, and then `docker compose up`.
+fn put_back() -> Scenario {
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2')]);
+    scenario.later(60).check(seen('2', '1'));
+    scenario
+}
+
+#[test]
+fn an_image_that_a_person_has_put_back_stays_until_the_registry_has_another_digest() {
+    let mut scenario = put_back();
+    assert_eq!(scenario.act(), None, "it is not undone");
+    scenario.later(60).check(seen('2', '1'));
+    assert_eq!(scenario.act(), None);
+    assert_eq!(scenario.kinds(), [Kind::UPDATE_AVAILABLE], "it is told once");
+    let waiting = scenario.record().waiting.expect("it says what it waits for");
+    assert!(waiting.why.contains("was replaced manually"), "{waiting:?}");
+    let proven = scenario.service.durable().images.get(IMAGE).proven.clone();
+    assert_eq!(proven.map(|image| image.id), Some(id('1')), "nothing sets the tag back");
+    scenario.later(60).check(seen('3', '1'));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));
+
+    let mut scenario = put_back();
+    scenario.service.handle_request(ServiceRequest::Unblock, scenario.now);
+    scenario.later(60).check(seen('2', '1'));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))), "a person asks for it");
+}
+
+#[test]
+fn an_older_image_that_was_only_started_again_or_is_unknown_here_is_updated() {
+    let mut started = seen('2', '1');
+    started.images[0].tagged = Some(LocalImage { id: id('2'), digests: vec![digest('2')], size: 1 });
+    for older in [started, seen('2', '9')] {
+        let mut scenario = Scenario::of(config());
+        scenario.updated_to(&[('1', '2')]);
+        scenario.later(60).check(older);
+        assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));
+    }
+}
+
 #[test]
 fn a_named_image_is_gone_back_to_and_others_are_refused() {
     let mut scenario = Scenario::of(config());

@@ -66,6 +66,34 @@ fn the_manager_of_a_container_is_named_in_a_warning() {
 }
 
 #[test]
+fn a_configured_image_whose_tag_is_another_one_in_the_compose_file_is_named_in_a_warning() {
+    const DB: &str = "postgres:15";
+    let reference = Reference::parse(DB).unwrap();
+    let database = ConfiguredImage { configured: DB.into(), reference: reference.clone() };
+    let images = [config().images, vec![database]].concat();
+    let mut scenario = Scenario::of(ServiceConfig { images, ..config() });
+    let mut warnings = |containers: &[&Container]| {
+        let mut seen = observed('1', &[local("sha256:one", &['1'])], containers);
+        seen.images.push(ImageView::new(DB.into(), reference.clone()));
+        scenario.check(seen).warnings()
+    };
+    let (web, db) = (running("web"), |image: &str| Container { config_image: image.into(), ..running("db") });
+    let pinned = format!("{DB}@{}", digest('1'));
+    for made_from in ["postgres:16", pinned.as_str()] {
+        let expected = format!(
+            "no container is made from postgres:15; db is made from {made_from}, which is not in `images`, so that it is \
+             not updated: correct `images`"
+        );
+        assert_eq!(warnings(&[&web, &db(made_from)]), [expected]);
+    }
+    let stopped = Container { state: State::Exited, ..db("postgres:16") };
+    let other_of_web = Container { config_image: IMAGE.into(), ..running("worker") };
+    for others in [vec![&db(DB)], vec![&db("mysql:9")], vec![&stopped], vec![&other_of_web], vec![]] {
+        assert_eq!(warnings(&[vec![&web], others.clone()].concat()), [""; 0], "{others:?}");
+    }
+}
+
+#[test]
 fn a_container_in_unknown_state_is_neither_started_nor_healed_nor_reported_healthy() {
     let mut scenario = Scenario::of(ServiceConfig { auto_start: true, ..config() });
     let unknown = Container { state: State::Unknown, started_at: None, ..running("a") };

@@ -9,6 +9,7 @@ use crate::service::fleet::{FleetView, Link};
 use crate::service::gates::candidate::Unsigned;
 use crate::service::images::{OldImage, Proof};
 use crate::service::observation::Definition;
+use crate::service::upkeep::maintenance::{MaintenanceResult, MaintenanceTask};
 
 const GRACE: i64 = 60;
 
@@ -131,6 +132,31 @@ fn an_image_that_no_container_uses_is_pulled_and_not_proven() {
     assert_eq!(scenario.service.durable().totals.updates, 0);
     assert!(scenario.service.durable().images.get(IMAGE).proof.is_none());
     assert_eq!(scenario.image().proven_at, None);
+}
+
+#[test]
+fn an_image_that_was_only_pulled_is_removed_once_a_newer_one_is_pulled() {
+    let stopped = Container { state: State::Exited, ..on("one") };
+    let mut scenario = Scenario::of(config());
+    for (begun, remote, version, expected) in
+        [(0, '2', "two", None), (100, '3', "three", Some("two")), (200, '4', "four", Some("three"))]
+    {
+        let mut seen = observed(remote, &[local("sha256:one", &['1'])], &[&stopped]);
+        seen.images[0].running.clear();
+        scenario.at(begun).check(seen);
+        scenario.is_brought_up(&on(version).image, &stopped);
+        assert_eq!(scenario.passes(begun, &stopped).event, Kind::PULLED);
+        let removed: Vec<ImageId> = match scenario.service.next_maintenance(scenario.now) {
+            Some(Action::Maintain(MaintenanceTask::RemoveImages { images })) => {
+                images.into_iter().map(|image| image.id).collect()
+            }
+            None => Vec::new(),
+            other => panic!("{other:?}"),
+        };
+        let expected: Vec<ImageId> = expected.into_iter().map(|version| on(version).image).collect();
+        assert_eq!(removed, expected, "{version} waits, and what runs is kept");
+        scenario.input(Input::Maintained(MaintenanceResult::ImagesRemoved(removed)));
+    }
 }
 
 #[test]

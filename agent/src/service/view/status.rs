@@ -15,7 +15,7 @@ use crate::model::{Container, NetworkOwner, State};
 use crate::ports::PullProgress;
 use crate::service::event::NoRemedy;
 use crate::service::health::assess::{Condition, Inactive, is_cut_off};
-use crate::service::observation::Observation;
+use crate::service::observation::{ImageView, Observation};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::snapshot::KeptSnapshot;
 use crate::service::rollout::step::Phase;
@@ -183,7 +183,7 @@ impl Service {
             .flat_map(|seen| &seen.key_faults)
             .map(|fault| wording::unusable_key(fault));
         let others = self.managed_elsewhere().into_iter().chain(self.made_from_elsewhere());
-        others.chain(undeployable).chain(keys).chain(self.unlisted_tags())
+        others.chain(self.retagged()).chain(undeployable).chain(keys).chain(self.unlisted_tags())
     }
 
     /// Why the tags of images could not be listed.
@@ -222,6 +222,31 @@ impl Service {
             of_compose().flat_map(|c| &c.compose_files).map(|file| file.display().to_string()).collect();
         let files: Vec<String> = files.into_iter().collect();
         (!files.is_empty()).then(|| wording::made_from_elsewhere(&files.join(", ")))
+    }
+
+    /// Warnings about configured images that no container uses, while one runs that was created from another tag: the compose
+    /// file names that by now, and the configuration does not.
+    fn retagged(&self) -> Vec<String> {
+        let compared = self.config().auto_update && self.config().can_deploy();
+        let seen = self.known.observation.as_deref().filter(|seen| compared && seen.swarm.is_none());
+        let Some(seen) = seen else { return Vec::new() };
+        let is_of =
+            |c: &Container, view: &ImageView| c.is_made_from(&view.from) || c.is_made_from(&view.reference);
+        let warning = |view: &ImageView| {
+            if view.reference.is_pinned() || seen.containers.iter().any(|c| is_of(c, view)) {
+                return None;
+            }
+            let repository = &view.reference.repository;
+            let is_other = |c: &&Container| {
+                c.is_live()
+                    && Reference::parse(&c.config_image)
+                        .is_ok_and(|made_from| made_from.repository == *repository)
+                    && !seen.images.iter().any(|configured| is_of(c, configured))
+            };
+            let other = seen.containers.iter().find(is_other)?;
+            Some(wording::retagged(&view.configured, &other.name, &other.config_image))
+        };
+        seen.images.iter().filter_map(warning).collect()
     }
 
     /// Whether all containers are healthy, or which are not. A healthy container never hides a failing one.

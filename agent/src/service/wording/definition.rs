@@ -26,6 +26,10 @@ pub(in crate::service) fn definition_differs(hold: &DefinitionHold, service: &st
             add_networks(&hold.differences)
         );
     }
+    if hold.differences.iter().all(Difference::is_of_settings) {
+        let keep_or_drop = keep_or_drop(&command, &format!("POST /redeploy/{service}"));
+        return format!("{what}. A new container would not have it: {keep_or_drop}");
+    }
     match write_down(&hold.differences) {
         None => format!(
             "{what}. Apply them with `{command}` or POST /redeploy/{service}, undo the edit, or set compose_watch"
@@ -66,6 +70,9 @@ pub(in crate::service) fn definition_cleared_by(hold: &DefinitionHold, service: 
     if hold.differences.iter().all(Difference::is_of_providers) {
         return update_by_hand(hold);
     }
+    if hold.differences.iter().all(Difference::is_of_settings) {
+        return format!("POST /redeploy/{service}");
+    }
     let (names, is_home) = unset(&hold.differences);
     let variables = (!names.is_empty()).then(|| format!("set {} in env_file", names.join(", ")));
     let path = is_home.then(|| "write the path out in the compose file".to_owned());
@@ -82,6 +89,11 @@ pub(crate) fn add_networks(differences: &[Difference]) -> String {
         |one: &Difference| format!("{} to the networks of {}", one.connected.join(", "), one.service);
     let all: Vec<String> = differences.iter().map(of_service).collect();
     format!("add {} in the compose file, or disconnect them", all.join(" and "))
+}
+
+/// What keeps a setting that was changed since a container was made, and what drops it.
+pub(crate) fn keep_or_drop(up: &str, redeploy: &str) -> String {
+    format!("write it into the compose file and run `{up}`, or drop it with {redeploy}")
 }
 
 /// Variables of the differing services' files that have no value here, without `HOME`, which no env file can set; and whether it
@@ -273,5 +285,22 @@ mod tests {
         );
         hold.differences[0].what.push("volume /data".into());
         assert!(definition_differs(&hold, "proxy").contains("redeploy"), "the files were edited as well");
+    }
+
+    #[test]
+    fn a_setting_that_was_changed_since_is_written_down_or_dropped_and_no_edit_to_apply() {
+        let difference = Difference {
+            service: "web".into(),
+            what: vec!["memory limit (changed since)".into()],
+            unset: vec!["SECRET".into()],
+            connected: Vec::new(),
+        };
+        let project = Project { name: "shop".into(), ..Project::default() };
+        let hold = DefinitionHold { project, differences: vec![difference] };
+        let text = definition_differs(&hold, "shop");
+        let end = "write it into the compose file and run `docker compose -p shop up -d web`, or drop it with POST \
+                   /redeploy/shop";
+        assert!(text.ends_with(end) && !text.contains("undo the edit"), "{text}");
+        assert_eq!(definition_cleared_by(&hold, "shop"), "POST /redeploy/shop");
     }
 }

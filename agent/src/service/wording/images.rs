@@ -142,6 +142,14 @@ pub(super) fn tag_not_newer(image: &str, tag: &str, why: NotNewer) -> (String, S
     (message, advice.to_owned())
 }
 
+/// An operator has set the service to an image other than the registry's.
+pub(in crate::service) fn declined(image: &str, digest: &Digest) -> String {
+    format!(
+        "{image}: {digest} was replaced manually (a rollback, or another image), so it is held until the registry has \
+         another digest"
+    )
+}
+
 /// The announcement that a tag is held that a person has left.
 pub(in crate::service) fn tag_declined(image: &str, tag: &str) -> (String, String) {
     let message = format!(

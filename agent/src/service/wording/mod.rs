@@ -32,13 +32,13 @@ pub(super) use crate::service::wording::container::{
     STOPPED_BY_HAND, interference, managed, note, probe_names_no_service, probed, rejection, trouble,
     unhealthy_reason, with_remedy,
 };
-pub(crate) use crate::service::wording::definition::{add_networks, write_down};
+pub(crate) use crate::service::wording::definition::{add_networks, keep_or_drop, write_down};
 pub(super) use crate::service::wording::definition::{
     definition_cleared_by, definition_differs, unreadable_definition,
 };
 pub(super) use crate::service::wording::images::{
-    blocked, blocked_elsewhere, failed_because, held_elsewhere, not_checked_yet, played_back, rollback_risks,
-    tag_declined, tag_taken, unsigned, unsigned_elsewhere,
+    blocked, blocked_elsewhere, declined, failed_because, held_elsewhere, not_checked_yet, played_back,
+    rollback_risks, tag_declined, tag_taken, unsigned, unsigned_elsewhere,
 };
 use crate::service::wording::images::{label_change, label_lines, tag_change};
 
@@ -621,6 +621,14 @@ pub(super) fn no_log(error: &str) -> String {
 pub(super) fn made_from_elsewhere(files: &str) -> String {
     format!(
         "its containers were made from {files}, not from compose_files: relative paths may resolve differently"
+    )
+}
+
+/// Warning about a configured image that no container was created from, while one was from another tag of it.
+pub(super) fn retagged(configured: &str, container: &str, made_from: &str) -> String {
+    format!(
+        "no container is made from {configured}; {container} is made from {made_from}, which is not in `images`, so that it \
+         is not updated: correct `images`"
     )
 }
 

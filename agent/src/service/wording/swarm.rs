@@ -1,7 +1,5 @@
 //! Sentences about swarm services.
 
-use crate::model::image::Digest;
-
 /// Someone else has set the service to another image in the middle of a deployment.
 pub(in crate::service) fn foreign(service: &str, image: &str) -> String {
     format!("the swarm service {service} was set to {image} by someone else and is left as it is")
@@ -50,14 +48,6 @@ pub(in crate::service) fn no_digest(image: &str) -> String {
     format!(
         "the swarm service names no digest of {image}, so it can't be compared; nothing is deployed until the registry \
          has a new digest; a redeploy sets the digest that the registry has now"
-    )
-}
-
-/// An operator has set the service to an image other than the registry's.
-pub(in crate::service) fn declined(image: &str, digest: &Digest) -> String {
-    format!(
-        "{image}: {digest} was replaced manually in the swarm (a rollback, or another image), so it is held until the \
-         registry has another digest"
     )
 }
 

@@ -95,7 +95,7 @@ impl Sides<'_> {
         wanted != actual.collect::<BTreeSet<DeviceRequest>>()
     }
 
-    fn swap_differs(&self) -> bool {
+    pub(super) fn swap_differs(&self) -> bool {
         let number = |pointer: &str| self.actual(pointer).and_then(Value::as_i64).unwrap_or(0);
         let (memory, actual) = (number("/HostConfig/Memory"), number("/HostConfig/MemorySwap"));
         match self.wanted("memswap_limit").and_then(amount).filter(|limit| *limit != 0) {

@@ -26,7 +26,7 @@ use evenkeel_common::backoff;
 use evenkeel_common::wire::DeployOutcome;
 use jiff::Timestamp;
 
-use crate::model::image::Digest;
+use crate::model::image::{Digest, ImageId};
 use crate::model::{Container, HookEvent, State};
 use crate::service::decide::rollout::snapshot::delay_after_copy;
 use crate::service::event::{Event, Fault, FaultCause, Updated};
@@ -340,17 +340,10 @@ impl Service {
             let containers = self.known.containers.as_ref();
             let runs = |c: &Container| new.as_ref() == Some(&c.image) && c.state != State::Paused;
             let used = containers.is_none_or(|all| all.iter().any(runs));
-            let image = change.configured.clone();
-            if let (Some(id), true) = (new, used) {
-                self.remember_proven(&change, id.clone(), now);
-                // The nodes of a swarm have its images, and nobody goes back to one by hand.
-                if deployment.plan().swarm.is_none() {
-                    self.durable.images.of(&image).note_deployed(&id, true, &change.reference);
-                    let version = deployment.labels.get(&image).and_then(|change| change.new.version.clone());
-                    self.note_history(&change, &id, version, now);
-                }
+            if let Some(id) = new {
+                self.remember_image(&deployment, &change, &id, used, now);
             }
-            let memory = self.durable.images.of(&image);
+            let memory = self.durable.images.of(&change.configured);
             memory.not_found = None;
             memory.published = Some(change.digest.clone());
             if deployment.plan().is_used(&change) {
@@ -402,6 +395,32 @@ impl Service {
         self.durable.postponed.retain(|one| !is_deployed(one));
         self.files_applied(now);
         self.set_fault(self.remaining_fault(true), now);
+    }
+
+    /// Remembers an image that has passed its probation, or was only pulled because nothing uses it.
+    fn remember_image(
+        &mut self,
+        deployment: &Deployment,
+        change: &ImageChange,
+        id: &ImageId,
+        used: bool,
+        now: Timestamp,
+    ) {
+        let image = &change.configured;
+        if used {
+            self.remember_proven(change, id.clone(), now);
+        }
+        // The nodes of a swarm have its images, and nobody goes back to one by hand.
+        if deployment.plan().swarm.is_some() {
+            return;
+        }
+        if !used {
+            self.durable.images.of(image).note_pulled(id);
+            return self.remove_old_images_soon();
+        }
+        self.durable.images.of(image).note_deployed(id, true, &change.reference);
+        let version = deployment.labels.get(image).and_then(|change| change.new.version.clone());
+        self.note_history(change, id, version, now);
     }
 
     /// What is told of an image that has passed its probation.
