@@ -263,7 +263,12 @@ impl Service {
             let image = view.configured.clone();
             match comparison {
                 Comparison::Pinned | Comparison::Managed => {}
-                Comparison::Blocked => self.note_blocked(view),
+                Comparison::Blocked => {
+                    if compare::is_comparable(view) {
+                        self.durable.images.of(&image).not_found = None;
+                    }
+                    self.note_blocked(view);
+                }
                 Comparison::Unanswered | Comparison::Unsigned | Comparison::Pulled { .. } => {
                     all.matching &= self.ran_before(view, &observation.containers);
                 }
