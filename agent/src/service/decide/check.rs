@@ -131,6 +131,7 @@ impl Service {
         self.known.containers = Some(observation.containers.clone());
         self.known.swarm.clone_from(&observation.swarm);
         self.known.observation = Some(Arc::new(observation));
+        self.release_pending_data();
         self.known.pulled.clear();
         self.inspections.request_by(now);
 

@@ -19,7 +19,7 @@ use evenkeel_common::wire::{SnapshotKind, SnapshotPlace, SnapshotRecord};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::image::Digest;
+use crate::model::image::{Digest, ImageId};
 use crate::model::snapshot::{CopyMade, EarlierData, FolderId, KeptFolder, Mounter, Place, Source};
 
 /// What is planned to be copied.
@@ -135,6 +135,19 @@ pub struct KeptSnapshot {
     /// It is no longer needed, and is to be removed.
     #[serde(default)]
     pub is_expired: bool,
+    /// What a rollback to the images that have written it needs; `None` once others were proven on the data, or it was put
+    /// back. Until then it is not removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<PendingData>,
+}
+
+/// Data that was copied and not put back, while what has run on the data since was not proven.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PendingData {
+    /// The images, as configured, that had written it.
+    pub old: Vec<(String, ImageId)>,
+    /// The copies.
+    pub copies: Vec<CopyMade>,
 }
 
 impl KeptSnapshot {

@@ -468,6 +468,7 @@ fn data_of(n: char) -> KeptSnapshot {
         }],
         dump: None,
         is_expired: false,
+        pending: None,
     }
 }
 

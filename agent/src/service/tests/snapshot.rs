@@ -254,6 +254,104 @@ fn nothing_is_started_on_data_of_which_a_part_was_put_back() {
     }
 }
 
+impl Scenario {
+    /// The data can't be put back as often as it is tried, so that the new image runs on.
+    fn can_not_put_back(&mut self) {
+        for _ in 0..5 {
+            assert!(matches!(self.snapshot_step(), SnapshotStep::Restore { .. }));
+            self.input(Input::Stepped(StepResult::Failed("can't put back /srv/b".into())));
+            self.now += SignedDuration::from_mins(10);
+        }
+        self.step_ends(StepResult::Unpinned);
+        assert_eq!(self.service.durable().deployment, None);
+        assert_eq!(self.told(&Kind::ROLLBACK_FAILED).len(), 1);
+        self.entries.clear();
+    }
+
+    fn person_asks(&mut self, request: ServiceRequest) -> ServiceReply {
+        let (reply, entries) = self.service.handle_request(request, self.now);
+        self.entries.extend(entries);
+        reply
+    }
+}
+
+/// What is seen while the new image runs, and the registry still has it.
+fn new_runs() -> Observation {
+    Observation { snapshot: update().snapshot, ..observed('2', &[local(NEW, &['2'])], &[&new_container()]) }
+}
+
+#[test]
+fn the_earlier_image_is_not_restored_on_data_of_the_new_one_that_could_not_be_put_back() {
+    let mut scenario = with_data();
+    scenario.fails_with_data();
+    scenario.can_not_put_back();
+    scenario.trigger(new_runs());
+    assert_eq!(scenario.act(), None, "the earlier image would run on the data of the new one");
+    let entry = scenario.told(&Kind::ROLLBACK_FAILED).pop().expect("it is told");
+    let reason = entry.reason.clone().unwrap_or_default();
+    assert!(reason.contains("`evenkeel rollback web --data` goes back together with the data"), "{reason}");
+    assert!(reason.contains("which is in /srv/.a.evenkeel-"), "{reason}");
+
+    scenario.person_asks(ServiceRequest::Redeploy);
+    scenario.check(new_runs());
+    assert_eq!(scenario.act(), None);
+    let entry = scenario.told(&Kind::FORCE_REDEPLOY_FAILED).pop().expect("it is told");
+    assert!(format!("{entry:?}").contains("`evenkeel rollback web --data`"), "{entry:?}");
+
+    // Somebody has put the data back, and started the earlier image on it.
+    scenario.check(update());
+    assert_eq!(scenario.service.durable().snapshots[0].pending, None);
+}
+
+#[test]
+fn a_person_goes_back_from_an_image_that_failed_together_with_the_data() {
+    for works in [true, false] {
+        let mut scenario = with_data();
+        scenario.fails_with_data();
+        scenario.can_not_put_back();
+        let reply = scenario.person_asks(ServiceRequest::Rollback { to: None, data: true });
+        assert_eq!(reply, ServiceReply::RollingBack(digest('1')));
+        let identity = FolderId { device: 1, inode: 1 };
+        let mut seen = new_runs();
+        let Some(Ok(data)) = &mut seen.snapshot else { unreachable!() };
+        data.earlier = Some((scenario.service.durable().snapshots[0].earlier(), vec![identity, identity]));
+        scenario.check(seen).step_ends(StepResult::ImagesPinned { missing: Vec::new() });
+        let ids = vec![(IMAGE.into(), ImageId(OLD.into()))];
+        scenario.step_ends(StepResult::Pulled { ids, labels: BTreeMap::new() });
+        assert!(matches!(scenario.runs(&[]), SnapshotStep::Quiesce { .. }));
+        let step = scenario.step_of_snapshot_ends(SnapshotStepped::Done);
+        assert!(matches!(step, SnapshotStep::Restore { .. }), "the data goes back first: {step:?}");
+        let old = Container { id: "web-3".into(), ..old_container() };
+        let up = |on: &Container| StepResult::Started {
+            up: Ok(String::new()),
+            named: Vec::new(),
+            containers: vec![on.clone()],
+        };
+        scenario.step_ends(up(&old));
+        if works {
+            scenario.look(&[&old]);
+            scenario.now += SignedDuration::from_secs(20);
+            scenario.look(&[&old]);
+            assert_eq!(scenario.told(&Kind::ROLLED_BACK).len(), 1, "{:#?}", scenario.entries);
+            assert_eq!(scenario.service.durable().images.get(IMAGE).unproven, None);
+            continue;
+        }
+        let crashed = Container { state: State::Exited, exit_code: 1, ..old };
+        scenario.look(&[&crashed]);
+        scenario.now += SignedDuration::from_secs(5);
+        scenario.look(&[&crashed]).step_ends(StepResult::Diagnosed { log: String::new() });
+        let step = scenario.step_of_snapshot_ends(SnapshotStepped::Done);
+        assert!(matches!(step, SnapshotStep::UndoRestore { .. }), "{step:?}");
+        scenario.step_ends(up(&new_container()));
+        scenario.look(&[&new_container()]);
+        scenario.now += SignedDuration::from_secs(20);
+        scenario.look(&[&new_container()]);
+        let memory = scenario.service.durable().images.get(IMAGE);
+        let (proven, unproven) = (memory.proven.as_ref().map(|one| &*one.id.0), memory.unproven.as_ref());
+        assert_eq!((proven, unproven.map(|id| &*id.0)), (Some(OLD), Some(NEW)), "it failed before");
+    }
+}
+
 #[test]
 fn an_image_that_failed_is_not_started_on_data_that_was_put_back() {
     let changed = old_container().compose_service;

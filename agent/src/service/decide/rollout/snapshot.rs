@@ -7,15 +7,18 @@ use evenkeel_common::backoff;
 use jiff::Timestamp;
 
 use crate::model::Container;
+use crate::model::image::{ImageId, Reference};
 use crate::model::snapshot::{Copied, CopyMade, FolderId, KeptFolder, Mounter, Source};
 use crate::service::action::SnapshotStep;
-use crate::service::event::{Event, Note, RollbackProblem};
-use crate::service::images::NotCopied;
+use crate::service::event::{Event, Fault, Note, RollbackProblem};
+use crate::service::images::{Images, NotCopied, OldImage};
 use crate::service::input::{NotStarted, SnapshotStepped, StepResult};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::Cause;
-use crate::service::rollout::probation::Failed;
-use crate::service::rollout::snapshot::{DataBack, EarlierPlan, KeptKind, KeptSnapshot, SnapshotPlan};
+use crate::service::rollout::probation::{Failed, Failure, Reason};
+use crate::service::rollout::snapshot::{
+    DataBack, EarlierPlan, KeptKind, KeptSnapshot, PendingData, SnapshotPlan,
+};
 use crate::service::rollout::step::Phase;
 use crate::service::{ROLLBACK_ATTEMPTS, Service, rollback_pause, wording};
 
@@ -241,6 +244,10 @@ impl Service {
                 // The data of before is in the copy, or where it was set aside for earlier data.
                 let kind = if deployment.has_earlier_data() { KeptKind::SetAside } else { KeptKind::Copy };
                 let why = wording::snapshot::not_restored(why, &deployment.kept_folders(kind));
+                // A person may go back to them together with their data.
+                for change in deployment.plan().image_changes.clone() {
+                    self.note_earlier(&change, now);
+                }
                 self.fail_for_good(failed, RollbackProblem::Step(why), now);
             }
             Phase::Expire { .. } => self.unpinned(now),
@@ -313,6 +320,7 @@ impl Service {
                 bytes: plan.earlier.as_ref().map_or(copied, |earlier| earlier.bytes),
                 folders: plan.sources.iter().map(|source| plan.kept_folder(source, kind)).collect(),
                 is_expired,
+                pending: None,
             };
             let is_restored = deployment.snapshot.is_restored;
             // A copy that was put back is used up; one of data that nobody has changed since is of no use, and neither is what
@@ -328,7 +336,10 @@ impl Service {
                     let rejected = KeptSnapshot { left: Vec::new(), ..of_kind(KeptKind::SetAside, false) };
                     vec![used_up, rejected]
                 }
-                None => vec![of_kind(KeptKind::Copy, is_used_up)],
+                None => {
+                    let pending = deployment.pending_data(&self.durable.images).filter(|_| !is_used_up);
+                    vec![KeptSnapshot { pending, ..of_kind(KeptKind::Copy, is_used_up) }]
+                }
             };
             deployment.snapshot.copies.clear();
             self.durable.snapshots.extend(new);
@@ -338,7 +349,7 @@ impl Service {
                 .durable
                 .snapshots
                 .iter_mut()
-                .filter(|kept| kept.kind == kind && !kept.is_expired)
+                .filter(|kept| kept.kind == kind && !kept.is_expired && kept.pending.is_none())
                 .collect();
             of_kind.sort_by_key(|kept| std::cmp::Reverse(kept.at));
             of_kind.into_iter().skip(plan.keep).for_each(|kept| kept.is_expired = true);
@@ -348,7 +359,84 @@ impl Service {
     }
 }
 
+impl Service {
+    /// The data that the images have written which a rollback would restore, if it was not put back, and what has run on the
+    /// data since was not proven.
+    fn data_pending(&self) -> Option<(&KeptSnapshot, &PendingData)> {
+        let kept = self.durable.snapshots.iter().filter(|kept| !kept.is_expired);
+        let mut pending = kept.filter_map(|kept| Some((kept, kept.pending.as_ref()?)));
+        pending
+            .find(|(_, pending)| pending.old.iter().any(|(image, id)| self.is_left_for_unproven(image, id)))
+    }
+
+    /// Reports whether an image would be restored in place of an unproven one that runs, or ran last.
+    fn is_left_for_unproven(&self, image: &str, id: &ImageId) -> bool {
+        let memory = self.durable.images.get(image);
+        let seen = self.known.observation.iter().flat_map(|seen| &seen.images);
+        let mut views = seen.filter(|view| view.configured == image);
+        let runs_another = views.any(|view| {
+            !view.running.is_empty() && !view.running.iter().any(|one| memory.is_unproven(&one.id))
+        });
+        memory.unproven.is_some() && memory.proven.as_ref().is_some_and(|old| old.id == *id) && !runs_another
+    }
+
+    /// Lets go of data that was copied once something else was proven on the data, or somebody has started another image on
+    /// it: from then on it is a snapshot like every other.
+    pub(in crate::service) fn release_pending_data(&mut self) {
+        let mut snapshots = std::mem::take(&mut self.durable.snapshots);
+        let is_pending = |pending: &PendingData| {
+            pending.old.iter().any(|(image, id)| self.is_left_for_unproven(image, id))
+        };
+        for kept in &mut snapshots {
+            kept.pending = kept.pending.take().filter(is_pending);
+        }
+        self.durable.snapshots = snapshots;
+    }
+
+    /// Why an earlier image, whose tag is kept, would run on data that another one may have changed; `None` if it would not.
+    pub(in crate::service) fn lacks_its_data(
+        &self,
+        cause: &Cause,
+        kept_tags: &[(Reference, OldImage)],
+    ) -> Option<String> {
+        if matches!(cause, Cause::GoBack(_)) {
+            return None;
+        }
+        let (kept, pending) = self.data_pending()?;
+        let is_restored = |(_, old): &(Reference, OldImage)| pending.old.iter().any(|(_, id)| *id == old.id);
+        let is_any_restored = kept_tags.iter().any(is_restored);
+        is_any_restored.then(|| wording::snapshot::without_its_data(&self.config.name, kept))
+    }
+
+    /// Nothing is brought up, since an earlier image would run on data that is not its own.
+    pub(in crate::service) fn not_begun_without_data(
+        &mut self,
+        cause: &Cause,
+        why: String,
+        now: Timestamp,
+    ) -> bool {
+        match cause {
+            Cause::Redeploy => self.redeploy_failed(why, String::new(), now),
+            Cause::RetryRollback => {
+                let failure = Failure::general(Reason::Words(why));
+                self.emit(Event::RollbackRetryFailed { failure, output: String::new() }, now);
+            }
+            _ => self.set_fault(Some(Fault { text: why, from_check: false }), now),
+        }
+        false
+    }
+}
+
 impl Deployment {
+    /// What a rollback needs of the copies if the images of this deployment were not proven.
+    fn pending_data(&self, images: &Images) -> Option<PendingData> {
+        if !self.changes().any(|change| images.get(&change.configured).unproven.is_some()) {
+            return None;
+        }
+        let old = self.changes().filter_map(|m| Some((m.configured.clone(), m.old.as_ref()?.id.clone())));
+        Some(PendingData { old: old.collect(), copies: self.snapshot.copies.clone() })
+    }
+
     /// Returns the step of a phase that only a deployment with a snapshot has.
     pub(in crate::service) fn snapshot_step(&self) -> Option<SnapshotStep> {
         let plan = self.plan().snapshot.as_ref()?;
