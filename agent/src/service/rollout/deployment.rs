@@ -98,15 +98,16 @@ impl Deployment {
             sibling_tags: plan.sibling_tags(containers),
             outage: Outage::of_containers(plan.changed_services(), containers, now),
             handover: Handover::default(),
-            snapshot: SnapshotState::default(),
+            snapshot: SnapshotState::of(plan.snapshot.as_ref()),
             displaced: None,
             line: LineState::default(),
             up_mode,
             phase: match &plan.hooks {
-                // It comes before an update; a way back waits for nothing.
+                // It comes before an update; a way back waits for nothing. What it saved before the first attempt stays.
                 Some(planned)
                     if planned.hooks.of(HookEvent::Before).is_some()
-                        && !matches!(plan.cause, Cause::GoBack(_)) =>
+                        && !matches!(plan.cause, Cause::GoBack(_))
+                        && plan.snapshot.as_ref().is_none_or(|snapshot| snapshot.taken.is_none()) =>
                 {
                     Phase::BeforeHook
                 }

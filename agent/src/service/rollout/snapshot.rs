@@ -37,6 +37,18 @@ pub struct SnapshotPlan {
     /// The earlier data that is put in place of the data of now instead of a copy of that: it is set aside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earlier: Option<EarlierPlan>,
+    /// The copies of an earlier attempt, which are used in place of new ones: what has run on the data since was not proven.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken: Option<CopiesTaken>,
+}
+
+/// Copies that an earlier attempt has made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopiesTaken {
+    /// The time that they are of.
+    pub at: Timestamp,
+    /// The copies.
+    pub copies: Vec<CopyMade>,
 }
 
 impl SnapshotPlan {
@@ -99,6 +111,18 @@ pub struct SnapshotState {
     pub is_restored: bool,
     /// Whether nothing was started on the data since it was copied.
     pub is_unused: bool,
+}
+
+impl SnapshotState {
+    /// The state in which a deployment with this plan begins.
+    pub(in crate::service) fn of(plan: Option<&SnapshotPlan>) -> Self {
+        let taken = plan.and_then(|plan| plan.taken.clone());
+        taken.map_or_else(Self::default, |CopiesTaken { at, copies }| Self {
+            at: Some(at),
+            copies,
+            ..Self::default()
+        })
+    }
 }
 
 /// Why data is kept.
@@ -165,6 +189,18 @@ impl KeptSnapshot {
     /// What is needed to put it back.
     pub fn earlier(&self) -> EarlierData {
         EarlierData { id: self.id.clone(), at: self.at, folders: self.folders.clone() }
+    }
+
+    /// The plan of another attempt, for which the data is not copied again.
+    pub(in crate::service) fn planned_again(&self, pending: &PendingData, keep: usize) -> SnapshotPlan {
+        SnapshotPlan {
+            id: self.id.clone(),
+            sources: pending.copies.iter().map(|copy| copy.source.clone()).collect(),
+            keep,
+            dump: self.dump.clone(),
+            earlier: None,
+            taken: Some(CopiesTaken { at: self.at, copies: pending.copies.clone() }),
+        }
     }
 
     /// What the status record shows of it.

@@ -71,7 +71,7 @@ impl Service {
         let hooks = self.plan_hooks(&cause, &image_changes);
         let probe = self.config.update.as_ref().and_then(|update| update.probe.clone());
         let probe = probe.filter(|_| matches!(cause, Cause::Update | Cause::Redeploy));
-        let snapshot = match self.plan_snapshot(&cause, now) {
+        let snapshot = match self.plan_snapshot(&cause, &image_changes, now) {
             Ok(snapshot) => snapshot,
             Err(why) => return self.not_begun(cause, &why, now),
         };

@@ -14,7 +14,7 @@ use crate::service::event::{Event, Fault, Note, RollbackProblem};
 use crate::service::images::{Images, NotCopied, OldImage};
 use crate::service::input::{NotStarted, SnapshotStepped, StepResult};
 use crate::service::rollout::deployment::Deployment;
-use crate::service::rollout::plan::Cause;
+use crate::service::rollout::plan::{Cause, ImageChange};
 use crate::service::rollout::probation::{Failed, Failure, Reason};
 use crate::service::rollout::snapshot::{
     DataBack, EarlierPlan, KeptKind, KeptSnapshot, PendingData, SnapshotPlan,
@@ -35,6 +35,7 @@ impl Service {
     pub(in crate::service) fn plan_snapshot(
         &self,
         cause: &Cause,
+        changes: &[ImageChange],
         now: Timestamp,
     ) -> Result<Option<SnapshotPlan>, String> {
         let earlier = match cause {
@@ -48,6 +49,15 @@ impl Service {
                 Some(_) => Err("update.snapshot is not configured".to_owned()),
             };
         };
+        // What an unproven image has written since is not the data of the one that a rollback would restore.
+        let restores = |(image, id): &(String, ImageId)| {
+            let mut of_image = changes.iter().filter(|change| change.configured == *image);
+            of_image.any(|change| change.old.as_ref().is_some_and(|old| old.id == *id))
+        };
+        let mut pending = self.data_pending().filter(|(_, pending)| pending.old.iter().any(restores));
+        if let (Some((kept, pending)), false) = (pending.next(), matches!(cause, Cause::GoBack(_))) {
+            return Ok(Some(kept.planned_again(pending, rules.keep)));
+        }
         let seen = self.known.observation.as_ref().and_then(|seen| seen.snapshot.clone());
         let seen = match seen {
             Some(seen) => seen?,
@@ -80,7 +90,7 @@ impl Service {
             }
             (Some(_), _) => return Err("the earlier data was not looked at".to_owned()),
         };
-        Ok(Some(SnapshotPlan { id, sources: seen.sources, keep: rules.keep, dump, earlier }))
+        Ok(Some(SnapshotPlan { id, sources: seen.sources, keep: rules.keep, dump, earlier, taken: None }))
     }
 
     /// Handles the result of a step that only a deployment with a snapshot has.
@@ -305,10 +315,14 @@ impl Service {
         // Without either, there is nothing that could be kept, and nothing that what is kept has to give way to.
         let has_copies = deployment.snapshot.at.is_some() && !plan.sources.is_empty();
         if has_copies || plan.dump.is_some() {
+            // That of an earlier attempt, if there is one.
+            let is_before = |kept: &KeptSnapshot| plan.taken.is_some() && kept.id == plan.id;
+            let before = self.durable.snapshots.iter().position(is_before);
+            let before = before.map(|nth| self.durable.snapshots.remove(nth));
             let changes = &deployment.plan().image_changes;
             let image = wording::names(changes);
             let left = changes.iter().filter_map(|m| Some((m.configured.clone(), m.old_digest.clone()?)));
-            let left: Vec<_> = left.collect();
+            let left: Vec<_> = before.as_ref().map_or_else(|| left.collect(), |before| before.left.clone());
             let copied = deployment.snapshot.copies.iter().map(|copy| copy.copied.bytes).sum();
             let of_kind = |kind: KeptKind, is_expired: bool| KeptSnapshot {
                 id: plan.id.clone(),
@@ -338,6 +352,7 @@ impl Service {
                 }
                 None => {
                     let pending = deployment.pending_data(&self.durable.images).filter(|_| !is_used_up);
+                    let pending = pending.map(|new| before.and_then(|before| before.pending).unwrap_or(new));
                     vec![KeptSnapshot { pending, ..of_kind(KeptKind::Copy, is_used_up) }]
                 }
             };
@@ -362,11 +377,12 @@ impl Service {
 impl Service {
     /// The data that the images have written which a rollback would restore, if it was not put back, and what has run on the
     /// data since was not proven.
-    fn data_pending(&self) -> Option<(&KeptSnapshot, &PendingData)> {
+    fn data_pending(&self) -> impl Iterator<Item = (&KeptSnapshot, &PendingData)> {
         let kept = self.durable.snapshots.iter().filter(|kept| !kept.is_expired);
-        let mut pending = kept.filter_map(|kept| Some((kept, kept.pending.as_ref()?)));
-        pending
-            .find(|(_, pending)| pending.old.iter().any(|(image, id)| self.is_left_for_unproven(image, id)))
+        let pending = kept.filter_map(|kept| Some((kept, kept.pending.as_ref()?)));
+        pending.filter(move |(_, pending)| {
+            pending.old.iter().any(|(image, id)| self.is_left_for_unproven(image, id))
+        })
     }
 
     /// Reports whether an image would be restored in place of an unproven one that runs, or ran last.
@@ -402,10 +418,10 @@ impl Service {
         if matches!(cause, Cause::GoBack(_)) {
             return None;
         }
-        let (kept, pending) = self.data_pending()?;
-        let is_restored = |(_, old): &(Reference, OldImage)| pending.old.iter().any(|(_, id)| *id == old.id);
-        let is_any_restored = kept_tags.iter().any(is_restored);
-        is_any_restored.then(|| wording::snapshot::without_its_data(&self.config.name, kept))
+        let is_restored = |(_, id): &(String, ImageId)| kept_tags.iter().any(|(_, old)| old.id == *id);
+        let mut pending = self.data_pending().filter(|(_, pending)| pending.old.iter().any(is_restored));
+        let (kept, _) = pending.next()?;
+        Some(wording::snapshot::without_its_data(&self.config.name, kept))
     }
 
     /// Nothing is brought up, since an earlier image would run on data that is not its own.
@@ -430,7 +446,8 @@ impl Service {
 impl Deployment {
     /// What a rollback needs of the copies if the images of this deployment were not proven.
     fn pending_data(&self, images: &Images) -> Option<PendingData> {
-        if !self.changes().any(|change| images.get(&change.configured).unproven.is_some()) {
+        let is_unproven = self.changes().any(|change| images.get(&change.configured).unproven.is_some());
+        if !is_unproven || self.snapshot.copies.is_empty() {
             return None;
         }
         let old = self.changes().filter_map(|m| Some((m.configured.clone(), m.old.as_ref()?.id.clone())));
@@ -503,7 +520,8 @@ impl Deployment {
 
     /// The phase in which the new images are brought up: what writes to the data is stopped first.
     pub(in crate::service) fn begin_start(&mut self, now: Timestamp) {
-        let is_copied = self.plan().snapshot.is_some() && self.changes().next().is_some();
+        let is_planned = self.plan().snapshot.as_ref().is_some_and(|plan| plan.taken.is_none());
+        let is_copied = is_planned && self.changes().next().is_some();
         self.enter(if is_copied { Phase::Quiesce } else { Phase::Start }, now);
     }
 
