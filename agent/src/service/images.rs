@@ -254,6 +254,9 @@ impl ImageMemory {
 
     /// Records an image that runs without having been proven, and what a rollback would restore instead.
     pub(super) fn note_unproven(&mut self, id: Option<&ImageId>, target: Option<&OldImage>) {
+        if target.is_some_and(|target| self.is_rejected(&target.id)) {
+            return;
+        }
         if let Some(id) = id {
             self.unproven = Some(id.clone());
         }
@@ -262,9 +265,15 @@ impl ImageMemory {
 
     /// Keeps an earlier image as the rollback target, if there is one.
     pub(super) fn keep_target(&mut self, target: Option<&OldImage>) {
-        if let Some(target) = target {
+        if let Some(target) = target.filter(|target| !self.is_rejected(&target.id)) {
             self.proven = Some(target.clone());
         }
+    }
+
+    /// Whether this image was not proven, and another one is the rollback target in its place. Going back from it by hand
+    /// changes neither, unless that one is proven again.
+    pub(super) fn is_rejected(&self, id: &ImageId) -> bool {
+        self.target_instead_of(Some(id)).is_some_and(|proven| proven.id != *id)
     }
 
     /// Returns the proven image that a rollback restores in place of `running`, which was not proven. `None` if nothing is

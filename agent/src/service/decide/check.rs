@@ -159,6 +159,7 @@ impl Service {
         self.known.containers = Some(observation.containers.clone());
         self.known.swarm.clone_from(&observation.swarm);
         self.known.observation = Some(Arc::new(observation));
+        self.release_pending_data();
         self.known.pulled.clear();
         self.inspections.request_by(now);
 
@@ -293,7 +294,12 @@ impl Service {
             let image = view.configured.clone();
             match comparison {
                 Comparison::Pinned | Comparison::Managed => {}
-                Comparison::Blocked => self.note_blocked(view),
+                Comparison::Blocked => {
+                    if compare::is_comparable(view) {
+                        self.durable.images.of(&image).not_found = None;
+                    }
+                    self.note_blocked(view);
+                }
                 Comparison::Unanswered | Comparison::Unsigned | Comparison::Pulled { .. } => {
                     all.matching &= self.ran_before(view, &observation.containers);
                 }

@@ -27,6 +27,20 @@ impl Service {
         version: Option<String>,
         now: Timestamp,
     ) {
+        self.note_earlier(change, now);
+        let proven = ProvenImage {
+            digest: change.digest.clone(),
+            id: id.clone(),
+            reference: change.reference.clone(),
+            proven_at: now,
+            left_at: None,
+            version,
+        };
+        self.durable.images.of(&change.configured).note_in_history(proven);
+    }
+
+    /// Records the image that ran, well, before the first deployment.
+    pub(in crate::service) fn note_earlier(&mut self, change: &ImageChange, now: Timestamp) {
         let image = &change.configured;
         let was_well = self.durable.deployment.as_ref().is_some_and(|deployment| {
             let of_old = |was: &&crate::service::rollout::baseline::Baseline| {
@@ -36,21 +50,13 @@ impl Service {
         });
         if let (Some(digest), Some(old), true) = (&change.old_digest, &change.old, was_well)
             && self.durable.images.get(image).in_history(digest).is_none()
+            && !self.durable.images.get(image).is_rejected(&old.id)
         {
             let reference = change.from.clone().unwrap_or_else(|| change.reference.clone());
             let (digest, id) = (digest.clone(), old.id.clone());
             let first = ProvenImage { digest, id, reference, proven_at: now, left_at: None, version: None };
             self.durable.images.of(image).note_in_history(first);
         }
-        let proven = ProvenImage {
-            digest: change.digest.clone(),
-            id: id.clone(),
-            reference: change.reference.clone(),
-            proven_at: now,
-            left_at: None,
-            version,
-        };
-        self.durable.images.of(image).note_in_history(proven);
     }
 
     /// The images that were proven here, newest first, per configured image.
@@ -104,7 +110,8 @@ impl Service {
             let memory = self.durable.images.get(&image.configured);
             let history = &memory.history;
             let running = self.running_digest(&image.configured);
-            let last = history.last();
+            // What came last is none of them if it was not proven, running or not.
+            let last = history.last().filter(|_| memory.unproven.is_none());
             let shown = running.as_ref().or(last.map(|last| &last.digest));
             // One image may have been proven under several digests: to go from one to the other changes nothing.
             let ran_last = last.filter(|_| running.is_none());

@@ -21,7 +21,7 @@ use crate::service::rollout::handover::Handover;
 use crate::service::rollout::outage::Outage;
 use crate::service::rollout::plan::{Cause, ImageChange, Plan};
 use crate::service::rollout::probation;
-use crate::service::rollout::probation::{Context, Failure, Outcome};
+use crate::service::rollout::probation::{Context, Failed, Failure, Outcome};
 use crate::service::rollout::snapshot::SnapshotState;
 use crate::service::rollout::step::Phase;
 use crate::service::rollout::tag::{LineState, TagChange};
@@ -102,16 +102,17 @@ impl Deployment {
             sibling_tags: plan.sibling_tags(containers),
             outage: Outage::of_containers(plan.changed_services(), containers, now),
             handover: Handover::default(),
-            snapshot: SnapshotState::default(),
+            snapshot: SnapshotState::of(plan.snapshot.as_ref()),
             displaced: None,
             must_look: plan.must_look(),
             line: LineState::default(),
             up_mode,
             phase: match &plan.hooks {
-                // It comes before an update; a way back waits for nothing.
+                // It comes before an update; a way back waits for nothing. What it saved before the first attempt stays.
                 Some(planned)
                     if planned.hooks.of(HookEvent::Before).is_some()
-                        && !matches!(plan.cause, Cause::GoBack(_)) =>
+                        && !matches!(plan.cause, Cause::GoBack(_))
+                        && plan.snapshot.as_ref().is_none_or(|snapshot| snapshot.taken.is_none()) =>
                 {
                     Phase::BeforeHook
                 }
@@ -290,9 +291,12 @@ impl Deployment {
     }
 
     /// Reports whether there is an earlier image to roll back to.
-    pub(in crate::service) fn can_roll_back(&self) -> bool {
-        // The specification of a swarm service always names an image.
-        self.changes().any(|change| change.old.is_some() || self.plan.swarm.is_some())
+    pub(in crate::service) fn can_roll_back(&self, failed: &Failed) -> bool {
+        self.changes().any(|change| match &self.plan.swarm {
+            // On nodes that could not get the new image, a tag alone stands for the one that they have.
+            Some(swarm) => failed.by_node || swarm.leads_back(),
+            None => change.old.is_some(),
+        })
     }
 
     /// Returns the IDs of containers on a changed image that a successful compose run has left as they were: their service

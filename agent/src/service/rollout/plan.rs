@@ -269,6 +269,17 @@ pub struct SwarmPlan {
     pub known: BTreeSet<String>,
 }
 
+impl SwarmPlan {
+    /// Reports whether the rollback target is another image than the one to set. A tag without a digest is whatever the
+    /// registry has, which is the one to set.
+    pub(in crate::service) fn leads_back(&self) -> bool {
+        match (Reference::parse(&self.back), Reference::parse(&self.to)) {
+            (Ok(back), Ok(to)) => back.digest.is_some() || back.tagged() != to.tagged(),
+            _ => true,
+        }
+    }
+}
+
 /// An update that failed for reasons unrelated to its image. It is retried with increasing delays.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Postponed {

@@ -19,7 +19,7 @@ use evenkeel_common::wire::{SnapshotKind, SnapshotPlace, SnapshotRecord};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::image::Digest;
+use crate::model::image::{Digest, ImageId};
 use crate::model::snapshot::{CopyMade, EarlierData, FolderId, KeptFolder, Mounter, Place, Source};
 
 /// What is planned to be copied.
@@ -37,6 +37,18 @@ pub struct SnapshotPlan {
     /// The earlier data that is put in place of the data of now instead of a copy of that: it is set aside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earlier: Option<EarlierPlan>,
+    /// The copies of an earlier attempt, which are used in place of new ones: what has run on the data since was not proven.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken: Option<CopiesTaken>,
+}
+
+/// Copies that an earlier attempt has made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopiesTaken {
+    /// The time that they are of.
+    pub at: Timestamp,
+    /// The copies.
+    pub copies: Vec<CopyMade>,
 }
 
 impl SnapshotPlan {
@@ -101,6 +113,18 @@ pub struct SnapshotState {
     pub is_unused: bool,
 }
 
+impl SnapshotState {
+    /// The state in which a deployment with this plan begins.
+    pub(in crate::service) fn of(plan: Option<&SnapshotPlan>) -> Self {
+        let taken = plan.and_then(|plan| plan.taken.clone());
+        taken.map_or_else(Self::default, |CopiesTaken { at, copies }| Self {
+            at: Some(at),
+            copies,
+            ..Self::default()
+        })
+    }
+}
+
 /// Why data is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -135,6 +159,19 @@ pub struct KeptSnapshot {
     /// It is no longer needed, and is to be removed.
     #[serde(default)]
     pub is_expired: bool,
+    /// What a rollback to the images that have written it needs; `None` once others were proven on the data, or it was put
+    /// back. Until then it is not removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<PendingData>,
+}
+
+/// Data that was copied and not put back, while what has run on the data since was not proven.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PendingData {
+    /// The images, as configured, that had written it.
+    pub old: Vec<(String, ImageId)>,
+    /// The copies.
+    pub copies: Vec<CopyMade>,
 }
 
 impl KeptSnapshot {
@@ -152,6 +189,18 @@ impl KeptSnapshot {
     /// What is needed to put it back.
     pub fn earlier(&self) -> EarlierData {
         EarlierData { id: self.id.clone(), at: self.at, folders: self.folders.clone() }
+    }
+
+    /// The plan of another attempt, for which the data is not copied again.
+    pub(in crate::service) fn planned_again(&self, pending: &PendingData, keep: usize) -> SnapshotPlan {
+        SnapshotPlan {
+            id: self.id.clone(),
+            sources: pending.copies.iter().map(|copy| copy.source.clone()).collect(),
+            keep,
+            dump: self.dump.clone(),
+            earlier: None,
+            taken: Some(CopiesTaken { at: self.at, copies: pending.copies.clone() }),
+        }
     }
 
     /// What the status record shows of it.

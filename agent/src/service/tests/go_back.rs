@@ -548,6 +548,7 @@ fn data_of(n: char) -> KeptSnapshot {
         }],
         dump: None,
         is_expired: false,
+        pending: None,
     }
 }
 

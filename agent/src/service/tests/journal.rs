@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::model::swarm::TaskState;
+use crate::service::action::HandoverStep;
 use crate::service::event::FaultCause;
 use crate::service::health::assess::{Symptom, Trouble};
 use crate::service::rollout::plan::LateFailure;
@@ -160,6 +161,52 @@ fn finish(scenario: &mut Scenario) -> (Vec<&'static str>, Vec<String>) {
 
 /// A phase; the steps from there, the images that the tag pointed to at each compose run, and the reported kinds.
 type PhaseCase<'a> = (String, &'a [&'a str], &'a [&'a str], &'a [Kind]);
+
+/// Two containers were handed over to two new ones, of which one was paused while the old ones drained.
+#[test]
+fn new_containers_that_serve_stay_if_one_of_them_was_paused_and_the_old_ones_were_drained_for_good() {
+    for is_final in [true, false] {
+        let row = in_later_format(&row("\"update\"", "\"changed\"", r#"{"step": "drain"}"#));
+        let mut row: serde_json::Value = serde_json::from_str(&row).unwrap();
+        let deployment = &mut row["deployment"];
+        let mut second = deployment["before"][0].clone();
+        second["id"] = json!("web-2");
+        deployment["before"].as_array_mut().unwrap().push(second);
+        let undo: &[&str] = if is_final { &[] } else { &["undrain"] };
+        let seconds = |secs: u64| json!({"secs": secs, "nanos": 0});
+        let drain = json!({"exec": ["drain"], "undo": undo, "wait": seconds(1), "timeout": seconds(30)});
+        deployment["handover_plan"] = json!({"services": {"web": 2}, "drain": drain});
+        deployment["handover"] = json!({"old": "drained", "new": ["web-3", "web-4"], "is_drained": true});
+        let mut scenario = resumed(&row.to_string());
+        let of_web = |id: &str, image: &str, state: State| Container {
+            id: id.into(),
+            compose_service: "web".into(),
+            image: ImageId(image.into()),
+            state,
+            ..running(id)
+        };
+        let containers = vec![
+            of_web("web-1", "sha256:v1", State::Running),
+            of_web("web-2", "sha256:v1", State::Running),
+            of_web("web-3", "sha256:v2", State::Running),
+            of_web("web-4", "sha256:v2", State::Paused),
+        ];
+        let step = scenario.act();
+        assert!(matches!(&step, Some(Action::Step(Step::Handover(HandoverStep::Drain { .. })))), "{step:?}");
+        let problems = Vec::new();
+        scenario.input(Input::Stepped(StepResult::HandoverStepped { problems, containers }));
+        match scenario.act() {
+            Some(Action::Step(Step::Handover(HandoverStep::Settle { remove, .. }))) => {
+                assert!(is_final, "the old ones can serve again");
+                assert_eq!(remove, ["web-1", "web-2"]);
+            }
+            Some(Action::Step(Step::Handover(HandoverStep::Revive { start, .. }))) => {
+                assert!(!is_final, "{start:?} were drained for good, and web-3 serves");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
 
 #[test]
 fn each_step_of_earlier_versions_is_read_and_finished() {

@@ -10,6 +10,7 @@ use crate::service::action::SnapshotStep;
 use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::input::{CheckFault, NotStarted, SnapshotStepped};
 use crate::service::rollout::plan::{Cause, GoBack, GoBackReason};
+use crate::service::rollout::snapshot::KeptSnapshot;
 use crate::service::rollout::step::Phase;
 
 const OLD: &str = "sha256:v1";
@@ -315,6 +316,191 @@ fn nothing_is_started_on_data_of_which_a_part_was_put_back() {
     }
 }
 
+impl Scenario {
+    /// The data can't be put back as often as it is tried, so that the new image runs on.
+    fn can_not_put_back(&mut self) {
+        for _ in 0..5 {
+            assert!(matches!(self.snapshot_step(), SnapshotStep::Restore { .. }));
+            self.input(Input::Stepped(StepResult::Failed("can't put back /srv/b".into())));
+            self.now += SignedDuration::from_mins(10);
+        }
+        self.step_ends(StepResult::Unpinned);
+        assert_eq!(self.service.durable().deployment, None);
+        assert_eq!(self.told(&Kind::ROLLBACK_FAILED).len(), 1);
+        self.entries.clear();
+    }
+
+    fn person_asks(&mut self, request: ServiceRequest) -> ServiceReply {
+        let (reply, entries) = self.service.handle_request(request, self.now);
+        self.entries.extend(entries);
+        reply
+    }
+}
+
+/// What is seen while the new image runs, and the registry still has it.
+fn new_runs() -> Observation {
+    Observation { snapshot: update().snapshot, ..observed('2', &[local(NEW, &['2'])], &[&new_container()]) }
+}
+
+#[test]
+fn the_earlier_image_is_not_restored_on_data_of_the_new_one_that_could_not_be_put_back() {
+    let mut scenario = with_data();
+    scenario.fails_with_data();
+    scenario.can_not_put_back();
+    scenario.trigger(new_runs());
+    assert_eq!(scenario.act(), None, "the earlier image would run on the data of the new one");
+    let entry = scenario.told(&Kind::ROLLBACK_FAILED).pop().expect("it is told");
+    let reason = entry.reason.clone().unwrap_or_default();
+    assert!(reason.contains("`evenkeel rollback web --data` goes back together with the data"), "{reason}");
+    assert!(reason.contains("which is in /srv/.a.evenkeel-"), "{reason}");
+
+    scenario.person_asks(ServiceRequest::Redeploy);
+    scenario.check(new_runs());
+    assert_eq!(scenario.act(), None);
+    let entry = scenario.told(&Kind::FORCE_REDEPLOY_FAILED).pop().expect("it is told");
+    assert!(format!("{entry:?}").contains("`evenkeel rollback web --data`"), "{entry:?}");
+
+    // Somebody has put the data back, and started the earlier image on it.
+    scenario.check(update());
+    assert_eq!(scenario.service.durable().snapshots[0].pending, None);
+}
+
+#[test]
+fn a_person_goes_back_from_an_image_that_failed_together_with_the_data() {
+    for works in [true, false] {
+        let mut scenario = with_data();
+        scenario.fails_with_data();
+        scenario.can_not_put_back();
+        let reply = scenario.person_asks(ServiceRequest::Rollback { to: None, data: true });
+        assert_eq!(reply, ServiceReply::RollingBack(digest('1')));
+        let identity = FolderId { device: 1, inode: 1 };
+        let mut seen = new_runs();
+        let Some(Ok(data)) = &mut seen.snapshot else { unreachable!() };
+        data.earlier = Some((scenario.service.durable().snapshots[0].earlier(), vec![identity, identity]));
+        scenario.check(seen).step_ends(StepResult::ImagesPinned { missing: Vec::new() });
+        let ids = vec![(IMAGE.into(), ImageId(OLD.into()))];
+        scenario.step_ends(StepResult::Pulled { ids, labels: BTreeMap::new() });
+        assert!(matches!(scenario.runs(&[]), SnapshotStep::Quiesce { .. }));
+        let step = scenario.step_of_snapshot_ends(SnapshotStepped::Done);
+        assert!(matches!(step, SnapshotStep::Restore { .. }), "the data goes back first: {step:?}");
+        let old = Container { id: "web-3".into(), ..old_container() };
+        let up = |on: &Container| StepResult::Started {
+            up: Ok(String::new()),
+            named: Vec::new(),
+            containers: vec![on.clone()],
+        };
+        scenario.step_ends(up(&old));
+        if works {
+            scenario.look(&[&old]);
+            scenario.now += SignedDuration::from_secs(20);
+            scenario.look(&[&old]);
+            assert_eq!(scenario.told(&Kind::ROLLED_BACK).len(), 1, "{:#?}", scenario.entries);
+            assert_eq!(scenario.service.durable().images.get(IMAGE).unproven, None);
+            continue;
+        }
+        let crashed = Container { state: State::Exited, exit_code: 1, ..old };
+        scenario.look(&[&crashed]);
+        scenario.now += SignedDuration::from_secs(5);
+        scenario.look(&[&crashed]).step_ends(StepResult::Diagnosed { log: String::new() });
+        let step = scenario.step_of_snapshot_ends(SnapshotStepped::Done);
+        assert!(matches!(step, SnapshotStep::UndoRestore { .. }), "{step:?}");
+        scenario.step_ends(up(&new_container()));
+        scenario.look(&[&new_container()]);
+        scenario.now += SignedDuration::from_secs(20);
+        scenario.look(&[&new_container()]);
+        let memory = scenario.service.durable().images.get(IMAGE);
+        let (proven, unproven) = (memory.proven.as_ref().map(|one| &*one.id.0), memory.unproven.as_ref());
+        assert_eq!((proven, unproven.map(|id| &*id.0)), (Some(OLD), Some(NEW)), "it failed before");
+    }
+}
+
+impl Scenario {
+    /// The containers of the image come up.
+    fn comes_up_with_data(&mut self, on: &Container) -> &mut Self {
+        let containers = vec![on.clone()];
+        self.step_ends(StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers });
+        self.look(&[on])
+    }
+
+    /// Somebody pauses the new container, so that its probation proves nothing.
+    fn is_paused_on_probation(&mut self) {
+        self.comes_up_with_data(&new_container());
+        self.now += SignedDuration::from_secs(20);
+        self.look(&[&Container { state: State::Paused, ..new_container() }]);
+        self.step_ends(StepResult::Unpinned);
+        assert_eq!(self.service.durable().deployment, None);
+        let memory = self.service.durable().images.get(IMAGE);
+        assert_eq!(memory.unproven, Some(ImageId(NEW.into())));
+    }
+
+    /// The data is copied, and the new image, which has written to it since, is not proven.
+    fn is_left_unproven_with_data(&mut self) {
+        self.check(update()).fetches().runs(&[]);
+        let copied = Copied { bytes: 1, folder: FolderId { device: 1, inode: 1 } };
+        let copies = ["/srv/a", "/srv/b"].map(|of| CopyMade { source: source(of), copied });
+        self.step_of_snapshot_ends(SnapshotStepped::Copied(copies.to_vec()));
+        self.is_paused_on_probation();
+    }
+}
+
+#[test]
+fn data_that_an_unproven_image_has_written_is_not_copied_as_that_of_the_image_before() {
+    for works in [true, false] {
+        let mut scenario = with_data();
+        scenario.is_left_unproven_with_data();
+        let first = scenario.service.durable().snapshots.clone();
+        let [kept] = &first[..] else { panic!("{first:?}") };
+        // The next check goes through the probation again.
+        scenario.now += SignedDuration::from_mins(5);
+        scenario.check(new_runs()).fetches().comes_up_with_data(&new_container());
+        if works {
+            scenario.now += SignedDuration::from_secs(20);
+            scenario.look(&[&new_container()]).step_ends(StepResult::Unpinned);
+            assert_eq!(scenario.told(&Kind::UPDATED).len(), 1, "{:#?}", scenario.entries);
+            let proven = KeptSnapshot { pending: None, ..kept.clone() };
+            assert_eq!(scenario.service.durable().snapshots, [proven]);
+            let data = scenario.service.data_of(&[(IMAGE, &digest('1'))]);
+            assert_eq!(data.map(|data| &data.id), Some(&kept.id), "what a rollback by hand puts back");
+            continue;
+        }
+        let crashed = Container { state: State::Exited, exit_code: 1, ..new_container() };
+        scenario.look(&[&crashed]);
+        scenario.now += SignedDuration::from_secs(5);
+        scenario.look(&[&crashed]).step_ends(StepResult::Diagnosed { log: String::new() });
+        let step = scenario.step_of_snapshot_ends(SnapshotStepped::Done);
+        let SnapshotStep::Restore { copies, .. } = step else { panic!("{step:?}") };
+        let put_back: Vec<_> = copies.iter().map(|(_, place)| &place.copy).collect();
+        let folders: Vec<_> = kept.folders.iter().map(|folder| &folder.folder).collect();
+        assert_eq!(put_back, folders, "the copies of the first attempt");
+        let old = Container { id: "web-3".into(), ..old_container() };
+        scenario.comes_up_with_data(&old);
+        scenario.now += SignedDuration::from_secs(20);
+        scenario.look(&[&old]).step_ends(StepResult::Unpinned);
+        let entry = scenario.told(&Kind::ROLLED_BACK).pop().expect("it is told");
+        let at = kept.at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
+        assert!(format!("{entry:?}").contains(&format!("the data of {at} was put back")), "{entry:?}");
+        let step = scenario.step_of_snapshot_ends(SnapshotStepped::Done);
+        assert!(matches!(step, SnapshotStep::Expire { .. }), "{step:?}");
+    }
+}
+
+#[test]
+fn the_copy_of_the_data_of_the_image_before_is_kept_until_the_new_one_is_proven() {
+    let mut scenario = with_data();
+    scenario.is_left_unproven_with_data();
+    let first = scenario.service.durable().snapshots[0].clone();
+    for nr in 1..=2 {
+        let newer =
+            KeptSnapshot { id: format!("newer-{nr}"), at: scenario.now, pending: None, ..first.clone() };
+        scenario.service.durable.snapshots.push(newer);
+    }
+    scenario.now += SignedDuration::from_mins(5);
+    scenario.check(new_runs()).fetches().is_paused_on_probation();
+    let snapshots = &scenario.service.durable().snapshots;
+    assert!(snapshots.contains(&first), "two newer ones are kept beside it: {snapshots:?}");
+    assert!(snapshots.iter().all(|kept| !kept.is_expired), "{snapshots:?}");
+}
+
 #[test]
 fn an_image_that_failed_is_not_started_on_data_that_was_put_back() {
     let changed = old_container().compose_service;
@@ -374,8 +560,8 @@ fn who_goes_back_needs_no_room_to_spare() {
     data.rooms = vec![("/srv".into(), Room { bytes: 1 << 30, available: 0, is_shared: true, copies: 1 })];
     scenario.check(seen);
     let back = Cause::GoBack(GoBack { to: Vec::new(), data: None, why: GoBackReason::ByHand });
-    assert!(scenario.service.plan_snapshot(&back, scenario.now).unwrap().is_some());
-    let why = scenario.service.plan_snapshot(&Cause::Update, scenario.now).unwrap_err();
+    assert!(scenario.service.plan_snapshot(&back, &[], scenario.now).unwrap().is_some());
+    let why = scenario.service.plan_snapshot(&Cause::Update, &[], scenario.now).unwrap_err();
     assert!(why.contains("to spare"), "{why}");
 }
 

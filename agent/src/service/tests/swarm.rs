@@ -291,6 +291,66 @@ fn a_rollback_that_the_swarm_pauses_is_started_again_four_times() {
     assert_eq!(failed.count(), 1);
 }
 
+/// What a check sees of a service whose specification names no digest.
+fn seen_without_digest(remote: char) -> Observation {
+    let swarm = Some(Box::new(service(IMAGE)));
+    Observation { swarm, ..observed(remote, &[local("", &[])], &[&running("a")]) }
+}
+
+impl Scenario {
+    /// The image that is about to be deployed fails, and is diagnosed.
+    fn fails_in_swarm(&mut self, new: char) {
+        let labels = crate::model::image_config::ConfigChange::default();
+        self.input(stepped(SwarmResult::Admitted { labels }));
+        assert!(matches!(self.step(), Some(SwarmStep::Set(SetImage { back: false, .. }))));
+        self.input(stepped(SwarmResult::Set));
+        let update =
+            Some(UpdateStatus { state: UpdateState::Paused, message: String::new(), completed_at: None });
+        let tasks = vec![task("new", &image(new), TaskState::Failed)];
+        self.observes(Ok(SwarmService { update, tasks, ..service(&image(new)) }));
+        assert!(matches!(self.step(), Some(SwarmStep::Diagnose { .. })));
+        let (log, health) = (String::new(), String::new());
+        self.input(stepped(SwarmResult::Diagnosed { log, health }));
+    }
+}
+
+#[test]
+fn a_service_without_a_digest_goes_back_to_the_digest_that_its_tag_had_and_not_to_the_tag() {
+    let mut scenario = Scenario::of(in_swarm());
+    assert_eq!(scenario.check(seen_without_digest('1')).step(), None);
+    assert_eq!(scenario.kinds(), [Kind::NOT_FOUND]);
+    assert!(matches!(scenario.at(20).check(seen_without_digest('2')).step(), Some(SwarmStep::Admit { .. })));
+    let plan = scenario.plan();
+    assert_eq!((&*plan.from, &plan.to, &plan.back), (IMAGE, &image('2'), &image('1')));
+    scenario.fails_in_swarm('2');
+    let back = scenario.step();
+    assert!(
+        matches!(&back, Some(SwarmStep::Set(SetImage { to, back: true, .. })) if *to == image('1')),
+        "the tag alone would bring the image that failed: {back:?}"
+    );
+    scenario.input(stepped(SwarmResult::Set));
+    scenario.observes(Ok(service(&image('1'))));
+    scenario.at(40).observes(Ok(service(&image('1'))));
+    let entry = scenario.entries.iter().find(|entry| entry.event == Kind::ROLLED_BACK).expect("it is told");
+    assert_eq!(entry.old_digest, Some(digest('1').to_string()), "{entry:?}");
+    scenario.at(60).check(seen('2', '1', service(&image('1'))));
+    let record = scenario.record();
+    assert_eq!((record.not_found, record.blocked), (None, Some(digest('2').to_string())));
+}
+
+#[test]
+fn a_redeploy_of_a_service_without_a_digest_that_fails_has_no_image_to_go_back_to() {
+    let mut scenario = Scenario::of(in_swarm());
+    assert_eq!(scenario.check(seen_without_digest('1')).step(), None);
+    assert!(matches!(scenario.redeploy(seen_without_digest('1')), Some(SwarmStep::Admit { .. })));
+    scenario.fails_in_swarm('1');
+    assert_eq!(scenario.step(), None, "the tag would bring the image that failed");
+    assert!(scenario.service.durable.deployment.is_none());
+    let told = scenario.entries.iter().find(|entry| entry.event == Kind::ROLLBACK_FAILED);
+    let told = told.expect("a person has to act");
+    assert!(told.message.contains("there is no earlier image"), "{told:?}");
+}
+
 /// An update in progress restarts its wait, and a clock change does not affect it.
 #[test]
 fn an_outage_resets_the_time_the_tasks_have() {

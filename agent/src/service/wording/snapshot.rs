@@ -8,7 +8,7 @@ use super::{New, because, seconds};
 use crate::model::snapshot::{KeptFolder, Room, SnapshotRules};
 use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::images::NotCopied;
-use crate::service::rollout::snapshot::DataBack;
+use crate::service::rollout::snapshot::{DataBack, KeptSnapshot};
 
 /// A number of bytes, as people write it.
 pub(crate) fn size(bytes: u64) -> String {
@@ -133,6 +133,16 @@ pub(super) fn not_removed(why: &str, new: New<'_>) -> AuditEntry {
 /// Why a rollback ended without its data.
 pub(in crate::service) fn not_restored(why: &str, copies: &[KeptFolder]) -> String {
     format!("the data could not be put back: {why}; as it was before, it is in {}", places(copies))
+}
+
+/// Why an earlier image is not restored on data that another one may have changed.
+pub(in crate::service) fn without_its_data(name: &str, kept: &KeptSnapshot) -> String {
+    let (at, places) = (kept.at.strftime("%Y-%m-%d %H:%M:%S UTC"), places(&kept.folders));
+    format!(
+        "an image that is not proven may have changed the data, and the earlier image may not run on that; nothing was \
+         changed; `evenkeel rollback {name} --data` goes back together with the data of {at}, which is in {places}; \
+         `evenkeel rollback {name}` goes back and leaves the data as it is"
+    )
 }
 
 /// Why a rollback ended although its data is in place.

@@ -156,14 +156,16 @@ impl Service {
     }
 
     /// Somebody has changed the new containers while the old ones are there: these serve on, the new ones are removed, and the
-    /// next check tries again.
+    /// next check tries again. Old ones that were drained for good do not serve: the new ones that do stay.
     pub(in crate::service) fn handover_interfered(&mut self, why: Interference, now: Timestamp) {
         let has_old = self.has_old_containers();
         let Some(deployment) = &mut self.durable.deployment else { return };
-        let new = &deployment.handover.new;
-        let has_new = self.known.containers.iter().flat_map(|all| all.iter()).any(|c| new.contains(&c.id));
-        if has_new && !has_old {
-            // Somebody has removed the old ones, so the new ones are all that is left.
+        let handover = &deployment.handover;
+        let mut new =
+            self.known.containers.iter().flat_map(|all| all.iter()).filter(|c| handover.new.contains(&c.id));
+        let old_serve = has_old && !(handover.is_drained && deployment.plan().drain().is_final());
+        let new_are_left = if has_old { new.any(is_up) } else { new.next().is_some() };
+        if new_are_left && !old_serve {
             return self.settle(Some(why), now);
         }
         deployment.enter(Phase::Abort { why }, now);

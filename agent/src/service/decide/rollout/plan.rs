@@ -34,6 +34,9 @@ impl Service {
                 None => {}
             }
         }
+        if let Some(why) = self.lacks_its_data(&cause, &kept_tags) {
+            return self.not_begun_without_data(&cause, why, now);
+        }
         kept_tags.extend(tags_blocked_elsewhere(observation, &image_changes));
         match cause {
             Cause::Update if image_changes.is_empty() => {
@@ -54,12 +57,10 @@ impl Service {
         let up_mode = self.up_mode(&cause, &image_changes, observation, definition.as_deref(), is_live);
         let tag = self.plan_tag(observation, &image_changes);
         let pull_missing = self.may_pull_missing(&decisions, observation, &cause, is_live);
-        let hooks = self.config.update.as_ref().and_then(|update| update.hooks.clone());
-        let hooks = hooks.filter(|_| cause.is_about_images() && !image_changes.is_empty());
-        let hooks = hooks.map(|hooks| PlannedHooks { service: self.config.name.clone(), hooks });
+        let hooks = self.plan_hooks(&cause, &image_changes);
         let probe = self.config.update.as_ref().and_then(|update| update.probe.clone());
         let probe = probe.filter(|_| matches!(cause, Cause::Update | Cause::Redeploy));
-        let snapshot = match self.plan_snapshot(&cause, now) {
+        let snapshot = match self.plan_snapshot(&cause, &image_changes, now) {
             Ok(snapshot) => snapshot,
             Err(why) => return self.not_begun(cause, &why, now),
         };
@@ -93,6 +94,13 @@ impl Service {
         self.durable.deployment = Some(Box::new(deployment));
         self.note_begun();
         true
+    }
+
+    /// The commands that run before and after a deployment of other images.
+    fn plan_hooks(&self, cause: &Cause, changes: &[ImageChange]) -> Option<PlannedHooks> {
+        let hooks = self.config.update.as_ref()?.hooks.clone()?;
+        let are_run = cause.is_about_images() && !changes.is_empty();
+        are_run.then(|| PlannedHooks { service: self.config.name.clone(), hooks })
     }
 
     /// Without the copy of the data that was asked for nothing is deployed. Updates have a gate that says so.
@@ -343,6 +351,9 @@ fn plan_back(view: &ImageView, back: &GoBack, old: Option<OldImage>) -> Option<P
         return Some(Planned::Keep(view.from.clone(), old.filter(|_| !view.running.is_empty())?));
     };
     let running = view.replaced_by(Some(&to.digest));
+    // If the earlier image fails, what ran goes back together with its data, proven or not.
+    let of_data = running.filter(|_| back.data.is_some()).map(|one| compare::old_image(view, one));
+    let old = of_data.or(old);
     let from = Some(view.from.clone()).filter(|from| *from != to.reference);
     Some(Planned::Change(ImageChange {
         configured: view.configured.clone(),

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::image::{Digest, Reference};
+use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::swarm::{SwarmService, is_same_image};
 use crate::service::Service;
 use crate::service::event::Fault;
+use crate::service::images::OldImage;
 use crate::service::observation::{ImageView, Observation};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::outage::Outage;
@@ -28,6 +29,7 @@ impl Service {
             return false;
         }
         let Some((to, change)) = self.target(&observation, swarm, &cause, now) else { return false };
+        let change = change.map(|change| self.with_known_old(change));
         // The running image, unless it is known to have failed.
         let old = change.as_ref().and_then(|change| change.old.as_ref()?.source.as_ref()?.digest.clone());
         let back = match (old, observation.images.first()) {
@@ -52,6 +54,21 @@ impl Service {
         self.durable.deployment = Some(Box::new(deployment));
         self.note_begun();
         true
+    }
+
+    /// If the specification names no digest, the old image is the one that the tag had until now, as far as is known. The tag
+    /// alone is none: the nodes would pull what it has now, which may be the image that failed.
+    fn with_known_old(&self, change: ImageChange) -> ImageChange {
+        if change.old.as_ref().is_none_or(|old| old.source.is_some()) {
+            return change;
+        }
+        let memory = self.durable.images.get(&change.configured);
+        let before = memory.not_found.clone();
+        let before = before.filter(|digest| *digest != change.digest && !memory.failed_before(digest));
+        let old = before
+            .as_ref()
+            .map(|digest| OldImage { id: ImageId::from(digest), source: Some(change.source(digest)) });
+        ImageChange { old_digest: before, old, ..change }
     }
 
     /// Waits for an external update. A manual redeploy fails instead, because the request is not stored.

@@ -88,7 +88,13 @@ impl Service {
     pub(in crate::service) fn proven_run_again(&mut self) {
         let Some(deployment) = &self.durable.deployment else { return };
         let (changes, containers) = (&deployment.plan().image_changes, &self.known.containers);
-        let is_changed = |image: &str| changes.iter().any(|change| change.configured == image);
+        // One that was put back because a person's way back from it has failed is no more proven than before.
+        let is_rejected = |change: &ImageChange| {
+            let memory = self.durable.images.get(&change.configured);
+            change.old.as_ref().is_some_and(|old| memory.is_rejected(&old.id))
+        };
+        let proven: Vec<&ImageChange> = changes.iter().filter(|change| !is_rejected(change)).collect();
+        let is_changed = |image: &str| proven.iter().any(|change| change.configured == image);
         let runs = |id: &ImageId| containers.iter().flat_map(|all| all.iter()).any(|c| c.image == *id);
         self.durable.images.forget_unproven(|image, id| !is_changed(image) && runs(id));
     }
@@ -168,6 +174,9 @@ impl Service {
         // The running image must not become a rollback target.
         for m in deployment.changes() {
             let memory = self.durable.images.of(&m.configured);
+            if m.old.as_ref().is_some_and(|old| memory.is_rejected(&old.id)) {
+                continue;
+            }
             memory.note_unproven(deployment.new_id(m).as_ref(), m.old.as_ref());
             // Those of images that did not fail, too: the service is not touched again.
             memory.blocked = Some(m.digest.clone());

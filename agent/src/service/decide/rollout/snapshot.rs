@@ -7,15 +7,18 @@ use evenkeel_common::backoff;
 use jiff::Timestamp;
 
 use crate::model::Container;
+use crate::model::image::{ImageId, Reference};
 use crate::model::snapshot::{Copied, CopyMade, FolderId, KeptFolder, Mounter, Source};
 use crate::service::action::SnapshotStep;
-use crate::service::event::{Event, Note, RollbackProblem};
-use crate::service::images::NotCopied;
+use crate::service::event::{Event, Fault, Note, RollbackProblem};
+use crate::service::images::{Images, NotCopied, OldImage};
 use crate::service::input::{NotStarted, SnapshotStepped, StepResult};
 use crate::service::rollout::deployment::Deployment;
-use crate::service::rollout::plan::Cause;
-use crate::service::rollout::probation::Failed;
-use crate::service::rollout::snapshot::{DataBack, EarlierPlan, KeptKind, KeptSnapshot, SnapshotPlan};
+use crate::service::rollout::plan::{Cause, ImageChange};
+use crate::service::rollout::probation::{Failed, Failure, Reason};
+use crate::service::rollout::snapshot::{
+    DataBack, EarlierPlan, KeptKind, KeptSnapshot, PendingData, SnapshotPlan,
+};
 use crate::service::rollout::step::Phase;
 use crate::service::{ROLLBACK_ATTEMPTS, Service, rollback_pause, wording};
 
@@ -37,6 +40,7 @@ impl Service {
     pub(in crate::service) fn plan_snapshot(
         &self,
         cause: &Cause,
+        changes: &[ImageChange],
         now: Timestamp,
     ) -> Result<Option<SnapshotPlan>, String> {
         let earlier = match cause {
@@ -50,6 +54,15 @@ impl Service {
                 Some(_) => Err("update.snapshot is not configured".to_owned()),
             };
         };
+        // What an unproven image has written since is not the data of the one that a rollback would restore.
+        let restores = |(image, id): &(String, ImageId)| {
+            let mut of_image = changes.iter().filter(|change| change.configured == *image);
+            of_image.any(|change| change.old.as_ref().is_some_and(|old| old.id == *id))
+        };
+        let mut pending = self.data_pending().filter(|(_, pending)| pending.old.iter().any(restores));
+        if let (Some((kept, pending)), false) = (pending.next(), matches!(cause, Cause::GoBack(_))) {
+            return Ok(Some(kept.planned_again(pending, rules.keep)));
+        }
         let seen = self.known.observation.as_ref().and_then(|seen| seen.snapshot.clone());
         let seen = match seen {
             Some(seen) => seen?,
@@ -82,7 +95,7 @@ impl Service {
             }
             (Some(_), _) => return Err("the earlier data was not looked at".to_owned()),
         };
-        Ok(Some(SnapshotPlan { id, sources: seen.sources, keep: rules.keep, dump, earlier }))
+        Ok(Some(SnapshotPlan { id, sources: seen.sources, keep: rules.keep, dump, earlier, taken: None }))
     }
 
     /// Handles the result of a step that only a deployment with a snapshot has.
@@ -246,6 +259,10 @@ impl Service {
                 // The data of before is in the copy, or where it was set aside for earlier data.
                 let kind = if deployment.has_earlier_data() { KeptKind::SetAside } else { KeptKind::Copy };
                 let why = wording::snapshot::not_restored(why, &deployment.kept_folders(kind));
+                // A person may go back to them together with their data.
+                for change in deployment.plan().image_changes.clone() {
+                    self.note_earlier(&change, now);
+                }
                 self.fail_for_good(failed, RollbackProblem::Step(why), now);
             }
             Phase::Expire { .. } => {
@@ -306,10 +323,14 @@ impl Service {
         // Without either, there is nothing that could be kept, and nothing that what is kept has to give way to.
         let has_copies = deployment.snapshot.at.is_some() && !plan.sources.is_empty();
         if has_copies || plan.dump.is_some() {
+            // That of an earlier attempt, if there is one.
+            let is_before = |kept: &KeptSnapshot| plan.taken.is_some() && kept.id == plan.id;
+            let before = self.durable.snapshots.iter().position(is_before);
+            let before = before.map(|nth| self.durable.snapshots.remove(nth));
             let changes = &deployment.plan().image_changes;
             let image = wording::names(changes);
             let left = changes.iter().filter_map(|m| Some((m.configured.clone(), m.old_digest.clone()?)));
-            let left: Vec<_> = left.collect();
+            let left: Vec<_> = before.as_ref().map_or_else(|| left.collect(), |before| before.left.clone());
             let copied = deployment.snapshot.copies.iter().map(|copy| copy.copied.bytes).sum();
             let of_kind = |kind: KeptKind, is_expired: bool| KeptSnapshot {
                 id: plan.id.clone(),
@@ -321,6 +342,7 @@ impl Service {
                 bytes: plan.earlier.as_ref().map_or(copied, |earlier| earlier.bytes),
                 folders: plan.sources.iter().map(|source| plan.kept_folder(source, kind)).collect(),
                 is_expired,
+                pending: None,
             };
             let is_restored = deployment.snapshot.is_restored;
             // A copy that was put back is used up; one of data that nobody has changed since is of no use, and neither is what
@@ -336,7 +358,11 @@ impl Service {
                     let rejected = KeptSnapshot { left: Vec::new(), ..of_kind(KeptKind::SetAside, false) };
                     vec![used_up, rejected]
                 }
-                None => vec![of_kind(KeptKind::Copy, is_used_up)],
+                None => {
+                    let pending = deployment.pending_data(&self.durable.images).filter(|_| !is_used_up);
+                    let pending = pending.map(|new| before.and_then(|before| before.pending).unwrap_or(new));
+                    vec![KeptSnapshot { pending, ..of_kind(KeptKind::Copy, is_used_up) }]
+                }
             };
             deployment.snapshot.copies.clear();
             self.durable.snapshots.extend(new);
@@ -346,7 +372,7 @@ impl Service {
                 .durable
                 .snapshots
                 .iter_mut()
-                .filter(|kept| kept.kind == kind && !kept.is_expired)
+                .filter(|kept| kept.kind == kind && !kept.is_expired && kept.pending.is_none())
                 .collect();
             of_kind.sort_by_key(|kept| std::cmp::Reverse(kept.at));
             of_kind.into_iter().skip(plan.keep).for_each(|kept| kept.is_expired = true);
@@ -356,7 +382,86 @@ impl Service {
     }
 }
 
+impl Service {
+    /// The data that the images have written which a rollback would restore, if it was not put back, and what has run on the
+    /// data since was not proven.
+    fn data_pending(&self) -> impl Iterator<Item = (&KeptSnapshot, &PendingData)> {
+        let kept = self.durable.snapshots.iter().filter(|kept| !kept.is_expired);
+        let pending = kept.filter_map(|kept| Some((kept, kept.pending.as_ref()?)));
+        pending.filter(move |(_, pending)| {
+            pending.old.iter().any(|(image, id)| self.is_left_for_unproven(image, id))
+        })
+    }
+
+    /// Reports whether an image would be restored in place of an unproven one that runs, or ran last.
+    fn is_left_for_unproven(&self, image: &str, id: &ImageId) -> bool {
+        let memory = self.durable.images.get(image);
+        let seen = self.known.observation.iter().flat_map(|seen| &seen.images);
+        let mut views = seen.filter(|view| view.configured == image);
+        let runs_another = views.any(|view| {
+            !view.running.is_empty() && !view.running.iter().any(|one| memory.is_unproven(&one.id))
+        });
+        memory.unproven.is_some() && memory.proven.as_ref().is_some_and(|old| old.id == *id) && !runs_another
+    }
+
+    /// Lets go of data that was copied once something else was proven on the data, or somebody has started another image on
+    /// it: from then on it is a snapshot like every other.
+    pub(in crate::service) fn release_pending_data(&mut self) {
+        let mut snapshots = std::mem::take(&mut self.durable.snapshots);
+        let is_pending = |pending: &PendingData| {
+            pending.old.iter().any(|(image, id)| self.is_left_for_unproven(image, id))
+        };
+        for kept in &mut snapshots {
+            kept.pending = kept.pending.take().filter(is_pending);
+        }
+        self.durable.snapshots = snapshots;
+    }
+
+    /// Why an earlier image, whose tag is kept, would run on data that another one may have changed; `None` if it would not.
+    pub(in crate::service) fn lacks_its_data(
+        &self,
+        cause: &Cause,
+        kept_tags: &[(Reference, OldImage)],
+    ) -> Option<String> {
+        if matches!(cause, Cause::GoBack(_)) {
+            return None;
+        }
+        let is_restored = |(_, id): &(String, ImageId)| kept_tags.iter().any(|(_, old)| old.id == *id);
+        let mut pending = self.data_pending().filter(|(_, pending)| pending.old.iter().any(is_restored));
+        let (kept, _) = pending.next()?;
+        Some(wording::snapshot::without_its_data(&self.config.name, kept))
+    }
+
+    /// Nothing is brought up, since an earlier image would run on data that is not its own.
+    pub(in crate::service) fn not_begun_without_data(
+        &mut self,
+        cause: &Cause,
+        why: String,
+        now: Timestamp,
+    ) -> bool {
+        match cause {
+            Cause::Redeploy => self.redeploy_failed(why, String::new(), now),
+            Cause::RetryRollback => {
+                let failure = Failure::general(Reason::Words(why));
+                self.emit(Event::RollbackRetryFailed { failure, output: String::new() }, now);
+            }
+            _ => self.set_fault(Some(Fault { text: why, from_check: false }), now),
+        }
+        false
+    }
+}
+
 impl Deployment {
+    /// What a rollback needs of the copies if the images of this deployment were not proven.
+    fn pending_data(&self, images: &Images) -> Option<PendingData> {
+        let is_unproven = self.changes().any(|change| images.get(&change.configured).unproven.is_some());
+        if !is_unproven || self.snapshot.copies.is_empty() {
+            return None;
+        }
+        let old = self.changes().filter_map(|m| Some((m.configured.clone(), m.old.as_ref()?.id.clone())));
+        Some(PendingData { old: old.collect(), copies: self.snapshot.copies.clone() })
+    }
+
     /// Returns the step of a phase that only a deployment with a snapshot has.
     pub(in crate::service) fn snapshot_step(&self) -> Option<SnapshotStep> {
         let plan = self.plan().snapshot.as_ref()?;
@@ -423,7 +528,8 @@ impl Deployment {
 
     /// The phase in which the new images are brought up: what writes to the data is stopped first.
     pub(in crate::service) fn begin_start(&mut self, now: Timestamp) {
-        let is_copied = self.plan().snapshot.is_some() && self.changes().next().is_some();
+        let is_planned = self.plan().snapshot.as_ref().is_some_and(|plan| plan.taken.is_none());
+        let is_copied = is_planned && self.changes().next().is_some();
         self.enter(if is_copied { Phase::Quiesce } else { Phase::Start }, now);
     }
 

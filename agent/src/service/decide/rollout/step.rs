@@ -339,7 +339,7 @@ impl Service {
                 }
                 _ => self.emit(Event::RedeployFailed { why, container: failure.container, output }, now),
             }
-        } else if deployment.can_roll_back() {
+        } else if deployment.can_roll_back(&failed) {
             deployment.up_mode = UpMode::Changed;
             // Another service may have been moved to another image in the meantime.
             if let (Some(containers), None) = (&self.known.containers, &deployment.plan().swarm) {
