@@ -75,20 +75,23 @@ impl Data {
         earlier: Option<&EarlierData>,
         measured: &[(Source, Room)],
     ) -> Result<Result<SnapshotSeen, String>, EngineError> {
-        let (mut sources, mut rooms) = (Vec::new(), Vec::new());
+        let mut sources = Vec::with_capacity(rules.of.len());
         for of in &rules.of {
-            let source = match self.find(of, model).await? {
-                Ok(source) => source,
+            match self.find(of, model).await? {
+                Ok(source) => sources.push(source),
                 Err(why) => return Ok(Err(format!("{of} can't be copied: {why}"))),
-            };
-            match self.measure(&source, measured).await {
-                Ok(room) => rooms.push(room),
-                Err(SnapshotError(why)) => return Ok(Err(format!("{of} can't be copied: {why}"))),
             }
-            sources.push(source);
         }
+        // To measure the data, all of it is walked through, which would be done in vain in every cycle.
         if let Some(why) = self.hindrance(&sources).await? {
             return Ok(Err(why));
+        }
+        let mut rooms = Vec::with_capacity(sources.len());
+        for source in &sources {
+            match self.measure(source, measured).await {
+                Ok(room) => rooms.push(room),
+                Err(SnapshotError(why)) => return Ok(Err(format!("{} can't be copied: {why}", source.of))),
+            }
         }
         let mut seen = SnapshotSeen { sources, rooms, dumps: self.dumps.clone(), earlier: None };
         if let Some(earlier) = earlier

@@ -14,6 +14,7 @@ struct Folders {
     exchanged: Mutex<BTreeMap<PathBuf, bool>>,
     fails: Mutex<Vec<(PathBuf, Way)>>,
     available: Mutex<u64>,
+    measured: Mutex<usize>,
     stuck: Mutex<Vec<PathBuf>>,
     removed: Mutex<Vec<PathBuf>>,
 }
@@ -35,6 +36,7 @@ impl Snapshots for Folders {
     }
 
     async fn measure(&self, _: &Path, _: &Path) -> Result<Room, SnapshotError> {
+        *self.measured.lock() += 1;
         Ok(Room { bytes: 1 << 30, available: *self.available.lock(), is_shared: false, copies: 1 })
     }
 
@@ -213,6 +215,23 @@ async fn room_that_was_taken_since_it_was_judged_is_missed_before_anything_is_st
         *folders.available.lock() = mib << 20;
         assert_eq!(data.lacks_free(&of).await.unwrap().is_none(), is_enough, "{mib} MiB");
     }
+}
+
+fn rules() -> SnapshotRules {
+    SnapshotRules { of: vec!["/srv/a".into(), "/srv/b".into()], keep: 1, max_bytes: 1 << 40 }
+}
+
+#[tokio::test]
+async fn data_whose_copy_is_hindered_is_not_walked_through() {
+    let folders = Arc::new(Folders::default());
+    let paused = Mounter { is_paused: true, ..mounter("cron", "") };
+    let data = data(&folders, NoVolumes { running: Mutex::new(vec![paused]) });
+    let (rules, model) = (rules(), Model::default());
+    let why = data.look(&rules, &model, None, &[]).await.unwrap().unwrap_err();
+    assert!(why.contains("container cron mounts it and is paused"), "{why}");
+    assert_eq!(*folders.measured.lock(), 0);
+    let seen = data.look(&rules, &model, None, &[]).await.unwrap().unwrap();
+    assert_eq!((seen.rooms.len(), *folders.measured.lock()), (2, 2), "it no longer runs");
 }
 
 /// Starts these containers with an engine that refuses one unless the others that it needs run. Returns in which order they
