@@ -102,7 +102,7 @@ impl Data {
         Ok(Ok(seen))
     }
 
-    /// What a copy would need, and where it goes.
+    /// What a copy would need, and where it goes. Others may have taken free room since the data was measured.
     async fn measure(
         &self,
         source: &Source,
@@ -110,7 +110,7 @@ impl Data {
     ) -> Result<(PathBuf, Room), SnapshotError> {
         let target = source.target();
         let room = match measured.iter().find(|(of, _)| of == source) {
-            Some((_, room)) => *room,
+            Some((_, room)) => Room { available: self.folders.available(&target).await?, ..*room },
             None => self.folders.measure(&source.folder, &target).await?,
         };
         Ok((target.parent().map(Path::to_owned).unwrap_or(target), room))

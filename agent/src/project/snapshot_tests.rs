@@ -40,6 +40,10 @@ impl Snapshots for Folders {
         Ok(Room { bytes: 1 << 30, available: *self.available.lock(), is_shared: false, copies: 1 })
     }
 
+    async fn available(&self, _: &Path) -> Result<u64, SnapshotError> {
+        Ok(*self.available.lock())
+    }
+
     async fn copy(&self, _: &Place, _: &watch::Sender<u64>) -> Result<Copied, SnapshotError> {
         Err(SnapshotError("not asked for".into()))
     }
@@ -232,6 +236,20 @@ async fn data_whose_copy_is_hindered_is_not_walked_through() {
     assert_eq!(*folders.measured.lock(), 0);
     let seen = data.look(&rules, &model, None, &[]).await.unwrap().unwrap();
     assert_eq!((seen.rooms.len(), *folders.measured.lock()), (2, 2), "it no longer runs");
+}
+
+#[tokio::test]
+async fn the_free_room_is_that_of_now_although_the_data_was_measured_before() {
+    let folders = Arc::new(Folders::default());
+    *folders.available.lock() = 7;
+    let data = data(&folders, NoVolumes::default());
+    let room = Room { bytes: 1 << 30, available: 1 << 40, is_shared: false, copies: 1 };
+    let known = |(made, _): (CopyMade, Place)| (made.source, room);
+    let measured: Vec<(Source, Room)> = copies(&["a", "b"]).into_iter().map(known).collect();
+    let seen = data.look(&rules(), &Model::default(), None, &measured).await.unwrap().unwrap();
+    let now = (PathBuf::from("/srv"), Room { available: 7, ..room });
+    assert_eq!(seen.rooms, [now.clone(), now]);
+    assert_eq!(*folders.measured.lock(), 0);
 }
 
 /// Starts these containers with an engine that refuses one unless the others that it needs run. Returns in which order they
