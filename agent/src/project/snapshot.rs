@@ -459,7 +459,9 @@ fn startable(stopped: Vec<Mounter>) -> (Vec<Mounter>, Vec<NotStarted>) {
     let (mut start, mut not_started) = (Vec::new(), Vec::new());
     for one in stopped {
         let why = match &one.task_of {
-            Some(service) => Some(format!("the swarm service {service} starts another task in its place")),
+            Some(service) => Some(format!(
+                "it was a task of the swarm service {service}; whether another one starts in its place is up to the swarm"
+            )),
             None => one.is_paused.then(|| "it was paused, and would run now".to_owned()),
         };
         match why {

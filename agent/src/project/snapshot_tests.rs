@@ -318,4 +318,7 @@ fn a_task_of_a_swarm_is_neither_stopped_nor_started() {
     assert_eq!(start, [mounter("a", "p")]);
     let names: Vec<&str> = left.iter().map(|one| one.name.as_str()).collect();
     assert_eq!(names, ["backup.1.x", "b"]);
+    // The swarm does not, for example, if its service was scaled down or removed meanwhile.
+    let why = "it was a task of the swarm service backup; whether another one starts in its place is up to the swarm";
+    assert_eq!(left[0].why, why);
 }
