@@ -218,25 +218,25 @@ impl Data {
                 self.exchange_all(&copies, Way::Forth).await?
             }
             SnapshotStep::Resume { start, project } => self.resume(engine, start, project).await?,
-            SnapshotStep::Expire { remove } => {
-                self.expire(&remove).await?;
-                SnapshotStepped::Done
-            }
+            SnapshotStep::Expire { remove } => self.expire(remove).await?,
         };
         Ok(StepResult::Snapshot(stepped))
     }
 
     /// Removes what is no longer kept. What can't be removed does not keep the rest.
-    async fn expire(&self, remove: &[KeptFolder]) -> Result<(), EngineError> {
-        let mut left = Vec::new();
+    async fn expire(&self, remove: Vec<KeptFolder>) -> Result<SnapshotStepped, EngineError> {
+        let (mut left, mut why) = (Vec::new(), Vec::new());
         for kept in remove {
-            match self.remove_kept(kept).await {
+            match self.remove_kept(&kept).await {
                 Err(error) if error.is_unavailable() => return Err(error),
-                Err(error) => left.push(error.to_string()),
+                Err(error) => {
+                    why.push(error.to_string());
+                    left.push(kept);
+                }
                 Ok(()) => {}
             }
         }
-        if left.is_empty() { Ok(()) } else { Err(EngineError::Refused(left.join("; "))) }
+        Ok(SnapshotStepped::Expired { left, why: why.join("; ") })
     }
 
     async fn remove_kept(&self, kept: &KeptFolder) -> Result<(), EngineError> {
