@@ -19,6 +19,9 @@ pub trait Snapshots: Send + Sync + 'static {
     /// Measures a folder, for a copy next to `copy`. Refuses what could not be copied.
     async fn measure(&self, live: &Path, copy: &Path) -> Result<Room, SnapshotError>;
 
+    /// Returns the free bytes where a copy goes. Unlike [`Self::measure`], this walks through nothing.
+    async fn available(&self, copy: &Path) -> Result<u64, SnapshotError>;
+
     /// Copies a folder and waits until the copy is on disk. Reports the bytes that were copied so far. One that is there
     /// already is complete: a copy gets its name last.
     async fn copy(&self, place: &Place, progress: &watch::Sender<u64>) -> Result<Copied, SnapshotError>;

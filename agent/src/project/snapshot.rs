@@ -75,20 +75,23 @@ impl Data {
         earlier: Option<&EarlierData>,
         measured: &[(Source, Room)],
     ) -> Result<Result<SnapshotSeen, String>, EngineError> {
-        let (mut sources, mut rooms) = (Vec::new(), Vec::new());
+        let mut sources = Vec::with_capacity(rules.of.len());
         for of in &rules.of {
-            let source = match self.find(of, model).await? {
-                Ok(source) => source,
+            match self.find(of, model).await? {
+                Ok(source) => sources.push(source),
                 Err(why) => return Ok(Err(format!("{of} can't be copied: {why}"))),
-            };
-            match self.measure(&source, measured).await {
-                Ok(room) => rooms.push(room),
-                Err(SnapshotError(why)) => return Ok(Err(format!("{of} can't be copied: {why}"))),
             }
-            sources.push(source);
         }
+        // To measure the data, all of it is walked through, which would be done in vain in every cycle.
         if let Some(why) = self.hindrance(&sources).await? {
             return Ok(Err(why));
+        }
+        let mut rooms = Vec::with_capacity(sources.len());
+        for source in &sources {
+            match self.measure(source, measured).await {
+                Ok(room) => rooms.push(room),
+                Err(SnapshotError(why)) => return Ok(Err(format!("{} can't be copied: {why}", source.of))),
+            }
         }
         let mut seen = SnapshotSeen { sources, rooms, dumps: self.dumps.clone(), earlier: None };
         if let Some(earlier) = earlier
@@ -99,7 +102,7 @@ impl Data {
         Ok(Ok(seen))
     }
 
-    /// What a copy would need, and where it goes.
+    /// What a copy would need, and where it goes. Others may have taken free room since the data was measured.
     async fn measure(
         &self,
         source: &Source,
@@ -107,7 +110,7 @@ impl Data {
     ) -> Result<(PathBuf, Room), SnapshotError> {
         let target = source.target();
         let room = match measured.iter().find(|(of, _)| of == source) {
-            Some((_, room)) => *room,
+            Some((_, room)) => Room { available: self.folders.available(&target).await?, ..*room },
             None => self.folders.measure(&source.folder, &target).await?,
         };
         Ok((target.parent().map(Path::to_owned).unwrap_or(target), room))
@@ -215,25 +218,25 @@ impl Data {
                 self.exchange_all(&copies, Way::Forth).await?
             }
             SnapshotStep::Resume { start, project } => self.resume(engine, start, project).await?,
-            SnapshotStep::Expire { remove } => {
-                self.expire(&remove).await?;
-                SnapshotStepped::Done
-            }
+            SnapshotStep::Expire { remove } => self.expire(remove).await?,
         };
         Ok(StepResult::Snapshot(stepped))
     }
 
     /// Removes what is no longer kept. What can't be removed does not keep the rest.
-    async fn expire(&self, remove: &[KeptFolder]) -> Result<(), EngineError> {
-        let mut left = Vec::new();
+    async fn expire(&self, remove: Vec<KeptFolder>) -> Result<SnapshotStepped, EngineError> {
+        let (mut left, mut why) = (Vec::new(), Vec::new());
         for kept in remove {
-            match self.remove_kept(kept).await {
+            match self.remove_kept(&kept).await {
                 Err(error) if error.is_unavailable() => return Err(error),
-                Err(error) => left.push(error.to_string()),
+                Err(error) => {
+                    why.push(error.to_string());
+                    left.push(kept);
+                }
                 Ok(()) => {}
             }
         }
-        if left.is_empty() { Ok(()) } else { Err(EngineError::Refused(left.join("; "))) }
+        Ok(SnapshotStepped::Expired { left, why: why.join("; ") })
     }
 
     async fn remove_kept(&self, kept: &KeptFolder) -> Result<(), EngineError> {
@@ -456,7 +459,9 @@ fn startable(stopped: Vec<Mounter>) -> (Vec<Mounter>, Vec<NotStarted>) {
     let (mut start, mut not_started) = (Vec::new(), Vec::new());
     for one in stopped {
         let why = match &one.task_of {
-            Some(service) => Some(format!("the swarm service {service} starts another task in its place")),
+            Some(service) => Some(format!(
+                "it was a task of the swarm service {service}; whether another one starts in its place is up to the swarm"
+            )),
             None => one.is_paused.then(|| "it was paused, and would run now".to_owned()),
         };
         match why {

@@ -14,6 +14,7 @@ struct Folders {
     exchanged: Mutex<BTreeMap<PathBuf, bool>>,
     fails: Mutex<Vec<(PathBuf, Way)>>,
     available: Mutex<u64>,
+    measured: Mutex<usize>,
     stuck: Mutex<Vec<PathBuf>>,
     removed: Mutex<Vec<PathBuf>>,
 }
@@ -35,7 +36,12 @@ impl Snapshots for Folders {
     }
 
     async fn measure(&self, _: &Path, _: &Path) -> Result<Room, SnapshotError> {
+        *self.measured.lock() += 1;
         Ok(Room { bytes: 1 << 30, available: *self.available.lock(), is_shared: false, copies: 1 })
+    }
+
+    async fn available(&self, _: &Path) -> Result<u64, SnapshotError> {
+        Ok(*self.available.lock())
     }
 
     async fn copy(&self, _: &Place, _: &watch::Sender<u64>) -> Result<Copied, SnapshotError> {
@@ -140,8 +146,9 @@ async fn a_copy_that_can_not_be_removed_does_not_keep_the_others() {
     let data = data(&folders, NoVolumes::default());
     let kept =
         |name: &str| KeptFolder { of: name.into(), folder: format!("/srv/{name}").into(), volume: None };
-    let error = data.expire(&["a", "b", "c", "d"].map(kept)).await.unwrap_err().to_string();
-    assert_eq!(error, "can't remove /srv/a; can't remove /srv/c");
+    let stepped = data.expire(["a", "b", "c", "d"].map(kept).to_vec()).await.unwrap();
+    let why = "can't remove /srv/a; can't remove /srv/c".to_owned();
+    assert_eq!(stepped, SnapshotStepped::Expired { left: ["a", "c"].map(kept).to_vec(), why });
     assert_eq!(*folders.removed.lock(), [PathBuf::from("/srv/b"), PathBuf::from("/srv/d")]);
 }
 
@@ -215,6 +222,37 @@ async fn room_that_was_taken_since_it_was_judged_is_missed_before_anything_is_st
     }
 }
 
+fn rules() -> SnapshotRules {
+    SnapshotRules { of: vec!["/srv/a".into(), "/srv/b".into()], keep: 1, max_bytes: 1 << 40 }
+}
+
+#[tokio::test]
+async fn data_whose_copy_is_hindered_is_not_walked_through() {
+    let folders = Arc::new(Folders::default());
+    let paused = Mounter { is_paused: true, ..mounter("cron", "") };
+    let data = data(&folders, NoVolumes { running: Mutex::new(vec![paused]) });
+    let (rules, model) = (rules(), Model::default());
+    let why = data.look(&rules, &model, None, &[]).await.unwrap().unwrap_err();
+    assert!(why.contains("container cron mounts it and is paused"), "{why}");
+    assert_eq!(*folders.measured.lock(), 0);
+    let seen = data.look(&rules, &model, None, &[]).await.unwrap().unwrap();
+    assert_eq!((seen.rooms.len(), *folders.measured.lock()), (2, 2), "it no longer runs");
+}
+
+#[tokio::test]
+async fn the_free_room_is_that_of_now_although_the_data_was_measured_before() {
+    let folders = Arc::new(Folders::default());
+    *folders.available.lock() = 7;
+    let data = data(&folders, NoVolumes::default());
+    let room = Room { bytes: 1 << 30, available: 1 << 40, is_shared: false, copies: 1 };
+    let known = |(made, _): (CopyMade, Place)| (made.source, room);
+    let measured: Vec<(Source, Room)> = copies(&["a", "b"]).into_iter().map(known).collect();
+    let seen = data.look(&rules(), &Model::default(), None, &measured).await.unwrap().unwrap();
+    let now = (PathBuf::from("/srv"), Room { available: 7, ..room });
+    assert_eq!(seen.rooms, [now.clone(), now]);
+    assert_eq!(*folders.measured.lock(), 0);
+}
+
 /// Starts these containers with an engine that refuses one unless the others that it needs run. Returns in which order they
 /// were started, how often that was tried, and what was refused.
 async fn started(all: &[Mounter], needs: &[(&str, &str)]) -> (Vec<String>, usize, Vec<String>) {
@@ -281,4 +319,7 @@ fn a_task_of_a_swarm_is_neither_stopped_nor_started() {
     assert_eq!(start, [mounter("a", "p")]);
     let names: Vec<&str> = left.iter().map(|one| one.name.as_str()).collect();
     assert_eq!(names, ["backup.1.x", "b"]);
+    // The swarm does not, for example, if its service was scaled down or removed meanwhile.
+    let why = "it was a task of the swarm service backup; whether another one starts in its place is up to the swarm";
+    assert_eq!(left[0].why, why);
 }

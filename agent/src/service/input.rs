@@ -11,7 +11,7 @@ use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId};
 use crate::model::image_config::ConfigChange;
 use crate::model::probe::{Answer, Target};
-use crate::model::snapshot::{CopyMade, Mounter};
+use crate::model::snapshot::{CopyMade, KeptFolder, Mounter};
 use crate::model::swarm::SwarmService;
 use crate::model::{ComposeError, Container, EngineError, EventKind, SwarmError};
 use crate::ports::fleet::FleetError;
@@ -192,6 +192,13 @@ pub enum SnapshotStepped {
     /// Some folders have their earlier data, others not, and that can't be undone.
     Mixed {
         /// Why, and where the data is.
+        why: String,
+    },
+    /// What is no longer kept was removed, as far as that was possible.
+    Expired {
+        /// What could not be removed.
+        left: Vec<KeptFolder>,
+        /// Why; empty if nothing is left.
         why: String,
     },
     /// The step is done.

@@ -122,8 +122,8 @@ impl Looks {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => Err(EngineError::Refused(format!("interrupted: {error}"))),
             Err(_) => Err(EngineError::Refused(format!(
-                "the folders that containers mount could not be looked at within {} s, since {} does not answer; mount it \
-                 anew, or stop the containers that mount it",
+                "the folders that containers mount could not be looked at within {} s, since {} does not answer; bring \
+                 its server back, or unmount it and restart the agent",
                 limit.as_secs(),
                 self.at.lock().display()
             ))),
@@ -451,6 +451,8 @@ mod tests {
         let (ended, ()) = tokio::join!(looks.within(LOOK, |_| Ok(())), tokio::time::advance(LOOK * 2));
         let error = ended.unwrap_err().to_string();
         assert!(error.contains("/mnt/gone"), "no second thread waits for it: {error}");
+        // The thread hangs as long as the file system does, or the process runs.
+        assert!(error.ends_with("bring its server back, or unmount it and restart the agent"), "{error}");
         drop(answer);
         assert_eq!(looks.within(LOOK, |_| Ok(7)).await.unwrap(), 7, "it answers again");
     }

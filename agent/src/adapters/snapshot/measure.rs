@@ -52,17 +52,26 @@ pub(super) fn room(live: &Path, copy: &Path, in_container: bool) -> Result<Room,
         return Err(unseen(live));
     }
     let target = nearest(copy);
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    if in_container {
-        check_mounted(&mounts, target)?;
-    }
-    let free = rustix::fs::statvfs(target).map_err(|error| because("measure", target)(error.into()))?;
-    let available = free.f_bavail.saturating_mul(free.f_frsize);
+    let available = available(copy, in_container)?;
     let size = copy::size(live)?;
     let is_shared = shares_blocks(live, size.largest.as_deref(), target)?;
     let takes_place =
-        device(target) == device(live) && !is_mount_point(&mounts, live) && can_exchange(target);
+        device(target) == device(live) && !is_mount_point(&mounts(), live) && can_exchange(target);
     Ok(Room { bytes: size.bytes, available, is_shared, copies: if takes_place { 1 } else { 2 } })
+}
+
+/// The free bytes where a copy goes.
+pub(super) fn available(copy: &Path, in_container: bool) -> Result<u64, SnapshotError> {
+    let target = nearest(copy);
+    if in_container {
+        check_mounted(&mounts(), target)?;
+    }
+    let free = rustix::fs::statvfs(target).map_err(|error| because("measure", target)(error.into()))?;
+    Ok(free.f_bavail.saturating_mul(free.f_frsize))
+}
+
+fn mounts() -> String {
+    fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()
 }
 
 /// Tries whether the file system can exchange two names, which those of the network and older ZFS can't.
@@ -172,6 +181,13 @@ mod tests {
         assert_eq!(with("0000000000000000"), ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"]);
         assert_eq!(with("0000000000000009"), ["CAP_DAC_OVERRIDE"]);
         assert_eq!(lacking(""), ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"]);
+    }
+
+    #[test]
+    fn the_free_room_is_that_of_the_file_system_that_a_copy_goes_to() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(available(&folder.path().join("copies/one"), false).unwrap() > 0);
+        assert_eq!(available(Path::new("/proc/copies/one"), false), Ok(0));
     }
 
     #[test]

@@ -45,6 +45,11 @@ impl Snapshots for FolderSnapshots {
         in_thread(move || measure::room(&live, &copy, in_container)).await
     }
 
+    async fn available(&self, copy: &Path) -> Result<u64, SnapshotError> {
+        let (copy, in_container) = (copy.to_owned(), self.in_container);
+        in_thread(move || measure::available(&copy, in_container)).await
+    }
+
     async fn resolve(&self, folder: &Path) -> Result<PathBuf, SnapshotError> {
         let folder = folder.to_owned();
         in_thread(move || measure::resolved(&folder)).await

@@ -4,7 +4,7 @@ use evenkeel_common::wire::Level;
 
 use super::*;
 use crate::config::UpdateConfig;
-use crate::model::snapshot::{Copied, CopyMade, FolderId, Mounter, Room, SnapshotRules, Source};
+use crate::model::snapshot::{Copied, CopyMade, FolderId, KeptFolder, Mounter, Room, SnapshotRules, Source};
 use crate::model::{ComposeError, Hooks};
 use crate::service::action::SnapshotStep;
 use crate::service::gates::candidate::SnapshotSeen;
@@ -101,7 +101,8 @@ impl Scenario {
     /// The same, and the update is given up.
     fn can_not_copy(&mut self) {
         self.stops_copying();
-        let step = self.step_of_snapshot_ends(SnapshotStepped::Done);
+        let all = SnapshotStepped::Expired { left: Vec::new(), why: String::new() };
+        let step = self.step_of_snapshot_ends(all);
         assert!(matches!(step, SnapshotStep::Expire { .. }), "{step:?}");
         assert_eq!(self.service.durable().deployment, None);
     }
@@ -116,7 +117,8 @@ impl Scenario {
         let containers = vec![old_container()];
         self.step_ends(StepResult::Started { up, named: Vec::new(), containers });
         self.step_ends(StepResult::TagsRestored).step_ends(StepResult::Unpinned);
-        let step = self.step_of_snapshot_ends(SnapshotStepped::Done);
+        let all = SnapshotStepped::Expired { left: Vec::new(), why: String::new() };
+        let step = self.step_of_snapshot_ends(all);
         assert!(matches!(step, SnapshotStep::Expire { .. }), "{step:?}");
         assert_eq!(self.service.durable().deployment, None);
     }
@@ -133,6 +135,22 @@ impl Scenario {
         let crashed = Container { state: State::Exited, exit_code: 1, ..new };
         self.look(&[&crashed]).at(5).look(&[&crashed]);
         self.step_ends(StepResult::Diagnosed { log: String::new() });
+    }
+
+    /// The first of the copies that are no longer kept can't be removed, as often as that is tried. Returns all of them.
+    fn can_not_remove_the_first(&mut self) -> Vec<KeptFolder> {
+        let mut all = Vec::new();
+        for _ in 0..5 {
+            let step = self.snapshot_step();
+            let SnapshotStep::Expire { remove } = step else { panic!("nothing is removed, but {step:?}") };
+            let why = "can't remove /srv/.a.evenkeel-1: busy".to_owned();
+            let stepped = SnapshotStepped::Expired { left: remove[..1].to_vec(), why };
+            self.input(Input::Stepped(StepResult::Snapshot(stepped)));
+            self.now += SignedDuration::from_mins(10);
+            all = remove;
+        }
+        assert_eq!(self.service.durable().deployment, None, "nothing waits for it");
+        all
     }
 
     fn told(&self, kind: &Kind) -> Vec<&AuditEntry> {
@@ -191,13 +209,7 @@ fn an_update_that_is_not_brought_up_after_the_copy_waits_longer_and_longer() {
 fn copies_that_can_not_be_removed_are_told_of_and_removed_another_time() {
     let mut scenario = with_data();
     scenario.check(update()).stops_copying();
-    for _ in 0..5 {
-        let step = scenario.snapshot_step();
-        assert!(matches!(step, SnapshotStep::Expire { .. }), "{step:?}");
-        scenario.input(Input::Stepped(StepResult::Failed("can't remove /srv/.a.evenkeel-1: busy".into())));
-        scenario.now += SignedDuration::from_mins(10);
-    }
-    assert_eq!(scenario.service.durable().deployment, None, "nothing waits for it");
+    scenario.can_not_remove_the_first();
     let entry = scenario.told(&Kind::ERROR).pop().expect("it is told");
     assert_eq!(entry.level, Level::Warning);
     assert!(entry.message.ends_with("can't be removed"), "{entry:?}");
@@ -205,6 +217,20 @@ fn copies_that_can_not_be_removed_are_told_of_and_removed_another_time() {
     assert!(reason.starts_with("can't remove /srv/.a.evenkeel-1: busy; they take up room"), "{reason}");
     let left = &scenario.service.durable().snapshots;
     assert!(matches!(&left[..], [one] if one.is_expired), "it is tried again: {left:?}");
+}
+
+#[test]
+fn one_copy_that_can_not_be_removed_does_not_make_the_state_grow_with_every_update() {
+    let mut scenario = with_data();
+    scenario.check(update()).stops_copying();
+    let first = scenario.can_not_remove_the_first();
+    for _ in 0..3 {
+        scenario.trigger(update()).stops_copying();
+        let all = scenario.can_not_remove_the_first();
+        assert_eq!(all.len(), 2 * first.len(), "what was removed is forgotten: {all:?}");
+        let left = &scenario.service.durable().snapshots;
+        assert!(matches!(&left[..], [one] if one.all_folders() == first), "{left:?}");
+    }
 }
 
 #[test]

@@ -200,6 +200,10 @@ impl Snapshots for FakeWorld {
         Ok(Room { bytes: 4096, available: 1 << 30, is_shared: false, copies: 1 })
     }
 
+    async fn available(&self, _: &Path) -> Result<u64, SnapshotError> {
+        Ok(1 << 30)
+    }
+
     async fn copy(&self, place: &Place, progress: &watch::Sender<u64>) -> Result<Copied, SnapshotError> {
         self.point().await;
         let copied = {

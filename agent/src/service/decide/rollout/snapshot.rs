@@ -152,9 +152,13 @@ impl Service {
             (phase, StepResult::Snapshot(SnapshotStepped::Mixed { why })) => {
                 self.data_mixed(phase, &why, now);
             }
-            (Phase::Expire { .. }, StepResult::Snapshot(SnapshotStepped::Done)) => {
-                self.durable.snapshots.retain(|kept| !kept.is_expired);
-                self.unpinned(now);
+            (phase @ Phase::Expire { .. }, StepResult::Snapshot(SnapshotStepped::Expired { left, why })) => {
+                let is_left = |kept: &KeptSnapshot| kept.all_folders().iter().any(|one| left.contains(one));
+                self.durable.snapshots.retain(|kept| !kept.is_expired || is_left(kept));
+                if left.is_empty() {
+                    return self.unpinned(now);
+                }
+                self.snapshot_step_failed(phase, &why, now);
             }
             (phase, other) => self.snapshot_step_failed(phase, &other.failure(), now),
         }
