@@ -595,6 +595,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn the_time_without_a_store_does_not_begin_anew_with_a_restart() {
+        let listener = listener(SomeStores::new(|_, _| false), Arc::new(|_| ()));
+        let _ = timeout(Duration::from_mins(1), listener.poll()).await;
+        let since = listener.view.borrow().store_away;
+        assert!(since.is_some());
+        let push = r#"{"push": {"warden_url": "http://w", "token": "0123456789abcdef-fake"}}"#;
+        let config = Config::parse(push, Path::new("c.json"), &|_| None).unwrap();
+        let stored = load(listener.store.as_ref(), &config, listener.clock.now()).await;
+        listener.view.send_replace(Arc::new(stored));
+        assert_eq!(listener.view.borrow().store_away, since);
+        let _ = timeout(Duration::from_mins(1), listener.poll()).await;
+        assert_eq!(listener.view.borrow().store_away, since);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_fleet_is_away_half_a_minute_after_the_first_failed_request() {
         // The pauses between requests, and a hanging request, are longer than the remaining time.
         for takes in [Duration::ZERO, Duration::from_secs(10), Duration::from_secs(25)] {
