@@ -229,4 +229,6 @@ pub struct FleetHold {
     pub agent: Option<String>,
     /// When the warden is asked again.
     pub until: Timestamp,
+    /// Whether no warden has answered in time, so that it is open whether the update may begin.
+    pub is_unanswered: bool,
 }

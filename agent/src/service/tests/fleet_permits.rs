@@ -125,6 +125,30 @@ fn deploying_two_images() -> Scenario {
 }
 
 #[test]
+fn one_late_answer_does_not_split_an_update_of_two_images() {
+    let (mut scenario, seen) = of_two_images();
+    scenario.at(0).check(seen.clone());
+    for answer in [Ok(answer(Permission::Go, 30)), unanswered()] {
+        let Some(Action::AskFleet { image, ask }) = scenario.act() else { panic!("it asks for both") };
+        scenario.input(Input::FleetAnswered { image, ask, answer });
+    }
+    while let Some(action) = scenario.act() {
+        match action {
+            Action::ReleaseFleet(ask) => scenario.input(Input::FleetReleased(ask)),
+            other => panic!("neither image is deployed alone: {other:?}"),
+        };
+    }
+    assert_eq!(scenario.service.checks.again_at, scenario.seconds(10));
+    scenario.at(10).check(seen);
+    for image_asked in [IMAGE, API] {
+        let Some(Action::AskFleet { image, ask }) = scenario.act() else { panic!("it asks for both again") };
+        assert_eq!(image, image_asked);
+        scenario.input(Input::FleetAnswered { image, ask, answer: Ok(answer(Permission::Go, 30)) });
+    }
+    assert!(scenario.begins());
+}
+
+#[test]
 fn the_warden_is_not_asked_about_an_image_while_its_pull_is_postponed() {
     let (mut scenario, seen) = of_two_images();
     for (at, expected) in
