@@ -158,7 +158,8 @@ pub(super) struct PushFile {
     /// allows it.
     #[schemars(range(min = 0, max = 9))]
     pub(super) ring: u8,
-    /// Seconds that a machine in ring 1 to 9 delays an update while no warden answers.
+    /// Seconds that a machine in ring 1 to 9 delays an update while no warden answers, and every machine while the warden's
+    /// store is away.
     #[schemars(schema_with = "seconds::<0, 31_536_000>")]
     pub(super) patience: u64,
 }

@@ -169,7 +169,8 @@ pub struct PushConfig {
     pub token: Secret,
     /// Ring in the fleet, 0 to 9.
     pub ring: u8,
-    /// How long a machine in ring 1 to 9 delays an update while no warden answers.
+    /// How long a machine in ring 1 to 9 delays an update while no warden answers, and every machine while the warden's store
+    /// is away.
     pub patience: Duration,
 }
 

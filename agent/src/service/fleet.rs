@@ -67,8 +67,8 @@ pub struct FleetView {
     /// How long a ring above 0 waits while no warden answers, and every ring while the wardens have no store.
     #[serde(skip)]
     pub patience: Duration,
-    /// Since when the wardens that answer have had no access to their store. After a restart they have to say so again.
-    #[serde(skip)]
+    /// Since when the wardens that answer have had no access to their store.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub store_away: Option<Timestamp>,
     /// Seconds that this machine's clock is ahead of the warden's; `None` if the difference is acceptable.
     #[serde(skip)]
@@ -95,9 +95,11 @@ impl FleetView {
         self.link != Link::None
     }
 
-    /// Whether a warden is asked before an update begins.
+    /// Whether a warden is asked before an update begins. A store that was away before a restart may be back: until a warden
+    /// has answered, it is asked.
     pub(in crate::service) fn is_asked(&self) -> bool {
-        matches!(self.link, Link::Unknown | Link::Present) && self.store_away.is_none()
+        let is_known_away = self.store_away.is_some() && self.contact > 0;
+        matches!(self.link, Link::Unknown | Link::Present) && !is_known_away
     }
 
     /// Returns the view after an answer of a warden. `date`: the time by the warden's clock.
@@ -227,4 +229,6 @@ pub struct FleetHold {
     pub agent: Option<String>,
     /// When the warden is asked again.
     pub until: Timestamp,
+    /// Whether no warden has answered in time, so that it is open whether the update may begin.
+    pub is_unanswered: bool,
 }

@@ -24,6 +24,9 @@ use crate::service::fleet::{FleetView, Link};
 pub const STORED: &str = "fleet";
 /// Maximum duration of a long poll.
 const WAIT: Duration = Duration::from_secs(50);
+/// Duration of a long poll while the wardens have no store: nothing ends it when one has its store again, or another warden
+/// has one. Not zero: a poll that does not wait counts as the first of a series.
+const STORELESS_WAIT: Duration = Duration::from_secs(1);
 /// Minimum time between two requests.
 const PACE: Duration = Duration::from_millis(500);
 /// Time between two requests to a warden that responds at once although nothing has changed.
@@ -187,7 +190,11 @@ impl FleetListener {
                 KnownRevisions { revision: view.revision, verdicts: view.verdicts }
             };
             // The first request does not wait, so that its response shows whether a warden is present.
-            let wait = if is_first { Duration::ZERO } else { WAIT };
+            let wait = match storeless_at {
+                _ if is_first => Duration::ZERO,
+                Some(_) => STORELESS_WAIT,
+                None => WAIT,
+            };
             let now = || self.clock.now();
             match self.or_away(away_at, self.fleet.decisions(known, wait)).await {
                 Ok(response) => {
@@ -442,6 +449,37 @@ mod tests {
         }
     }
 
+    /// Wardens that are asked in turn, of which some have a store, by the number of the request and the time since the start.
+    struct SomeStores {
+        begun: Instant,
+        asked: Mutex<u64>,
+        has_store: fn(u64, Duration) -> bool,
+    }
+
+    impl SomeStores {
+        fn new(has_store: fn(u64, Duration) -> bool) -> Arc<Self> {
+            Arc::new(Self { begun: Instant::now(), asked: Mutex::default(), has_store })
+        }
+    }
+
+    #[async_trait]
+    impl Decides for SomeStores {
+        async fn decisions(
+            &self,
+            _: KnownRevisions,
+            wait: Duration,
+        ) -> Result<DecisionsResponse, FleetError> {
+            tokio::time::sleep(wait).await;
+            let mut asked = self.asked.lock();
+            *asked += 1;
+            let store = (!(self.has_store)(*asked, self.begun.elapsed())).then(|| "away".to_owned());
+            Ok(DecisionsResponse {
+                decisions: FleetDecisions { store, ..FleetDecisions::default() },
+                date: None,
+            })
+        }
+    }
+
     fn listener<T: Decides>(fleet: Arc<T>, record: Record) -> FleetListener {
         let config = Config::parse("{}", Path::new("c.json"), &|_| None).unwrap();
         let active = ActiveConfig { config: Arc::new(config), warnings: Arc::default() };
@@ -530,6 +568,45 @@ mod tests {
         let _ = timeout(Duration::from_mins(2), listener.poll()).await;
         assert_eq!(listener.view.borrow().store_away, None);
         assert_eq!(*said.lock(), [(Kind::FLEET_AWAY, Level::Warning), (Kind::FLEET_AWAY, Level::Info)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_is_back_is_known_within_seconds() {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let sink = said.clone();
+        let record = move |entry: AuditEntry| sink.lock().push(entry.level);
+        let fleet = SomeStores::new(|_, passed| passed >= Duration::from_mins(2));
+        let listener = listener(fleet, Arc::new(record));
+        let _ = timeout(Duration::from_secs(130), listener.poll()).await;
+        assert_eq!(
+            (listener.view.borrow().store_away, said.lock().clone()),
+            (None, vec![Level::Warning, Level::Info])
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_wardens_without_a_store_are_not_taken_for_all_three() {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let sink = said.clone();
+        let record = move |entry: AuditEntry| sink.lock().push(entry.event);
+        let listener = listener(SomeStores::new(|asked, _| asked > 2), Arc::new(record));
+        let _ = timeout(Duration::from_mins(5), listener.poll()).await;
+        assert_eq!((listener.view.borrow().store_away, said.lock().len()), (None, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_without_a_store_does_not_begin_anew_with_a_restart() {
+        let listener = listener(SomeStores::new(|_, _| false), Arc::new(|_| ()));
+        let _ = timeout(Duration::from_mins(1), listener.poll()).await;
+        let since = listener.view.borrow().store_away;
+        assert!(since.is_some());
+        let push = r#"{"push": {"warden_url": "http://w", "token": "0123456789abcdef-fake"}}"#;
+        let config = Config::parse(push, Path::new("c.json"), &|_| None).unwrap();
+        let stored = load(listener.store.as_ref(), &config, listener.clock.now()).await;
+        listener.view.send_replace(Arc::new(stored));
+        assert_eq!(listener.view.borrow().store_away, since);
+        let _ = timeout(Duration::from_mins(1), listener.poll()).await;
+        assert_eq!(listener.view.borrow().store_away, since);
     }
 
     #[tokio::test(start_paused = true)]

@@ -47,7 +47,9 @@ impl Service {
             self.keep_postponed_fault(now);
             return FleetSays::Pending;
         }
-        for candidate in self.free_candidates(now) {
+        let free = self.free_candidates(now);
+        let is_any_free = !free.is_empty();
+        for candidate in free {
             let (image, digest) = (&candidate.image, &candidate.digest);
             let known = self.permits.requested.iter().find(|p| p.image == *image && p.digest == *digest);
             match known.map(|permit| &permit.state) {
@@ -56,7 +58,17 @@ impl Service {
                 Some(PermitState::Held(_) | PermitState::Lapsed) | None => next = next.or(Some(candidate)),
             }
         }
-        let Some(Candidate { image, reference, digest, .. }) = next else { return FleetSays::Go };
+        let Some(Candidate { image, reference, digest, .. }) = next else {
+            return match self.permits.unanswered_until(now).filter(|_| is_any_free) {
+                // One late answer must not split an update of several images. The next check asks for all of them again.
+                Some(until) => {
+                    self.wanted = None;
+                    self.checks.request_by(until);
+                    FleetSays::Pending
+                }
+                None => FleetSays::Go,
+            };
+        };
         let ask = FleetAsk {
             image: reference.to_string(),
             digest: digest.to_string(),
@@ -120,12 +132,15 @@ impl Service {
                 why: format!("no warden answers, and this machine is in ring {ring}: {}", line(&why)),
                 agent: None,
                 until: now + SignedDuration::from_secs(AWAY_RETRY),
+                // It may last for the whole patience, for which the other images do not wait.
+                is_unanswered: false,
             }),
             // One late answer does not mean that no warden is there, and another agent may be trying the digest.
             Err(error) => PermitState::Held(FleetHold {
                 why: format!("{}; the request is repeated soon", line(&error.to_string())),
                 agent: None,
                 until: now + SignedDuration::from_secs(BUSY_RETRY),
+                is_unanswered: matches!(error, FleetError::Unavailable(_)),
             }),
         };
         let until = match &permit.state {
@@ -304,5 +319,6 @@ fn verdicts_of(event: &Event) -> Vec<(&Reference, &Digest)> {
 fn held(answer: &FleetAnswer, now: Timestamp) -> FleetHold {
     let again = i64::try_from(answer.again).unwrap_or(MAX_RETRY).clamp(MIN_RETRY, MAX_RETRY);
     let until = now.checked_add(SignedDuration::from_secs(again)).unwrap_or(Timestamp::MAX);
-    FleetHold { why: line(&answer.why), agent: answer.agent.as_deref().map(line), until }
+    let agent = answer.agent.as_deref().map(line);
+    FleetHold { why: line(&answer.why), agent, until, is_unanswered: false }
 }

@@ -81,6 +81,15 @@ impl Permits {
         }
     }
 
+    /// Until when an answer is waited for that did not come in time; `None` if there is none.
+    pub(in crate::service) fn unanswered_until(&self, now: Timestamp) -> Option<Timestamp> {
+        let holds = self.requested.iter().filter_map(|permit| match &permit.state {
+            PermitState::Held(hold) if hold.is_unanswered && hold.until > now => Some(hold.until),
+            _ => None,
+        });
+        holds.min()
+    }
+
     /// The permits for the same service with a changed configuration, which keeps or releases possible leases as needed.
     pub(in crate::service) fn inherited(&self) -> Self {
         let asking = self.requested.iter().filter(|permit| permit.state == PermitState::Asking);

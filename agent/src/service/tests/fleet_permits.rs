@@ -45,7 +45,7 @@ fn a_store_that_stays_away_holds_every_ring_for_its_patience() {
         let storeless = FleetAnswer { store: Some("away".into()), ..answer(Permission::Wait, 10) };
         waits.fleet_answers(Ok(storeless));
         assert_eq!(waits.gate().as_deref(), Some("ring"));
-        let away = FleetView { ring, store_away: waits.seconds(30), ..present() };
+        let away = FleetView { ring, contact: 1, store_away: waits.seconds(30), ..present() };
         waits.at(30).input(Input::Fleet(Arc::new(away))).check(found('2'));
         assert!(!waits.asks_fleet(), "the answer is known");
         let waiting = waits.record().waiting.expect("it waits");
@@ -61,6 +61,14 @@ fn a_store_that_stays_away_holds_every_ring_for_its_patience() {
     assert!(!back.begins());
     back.at(60).input(Input::Fleet(Arc::new(present()))).check(found('2'));
     assert!(back.asks_fleet());
+}
+
+#[test]
+fn after_a_restart_the_warden_is_asked_although_its_store_was_away_for_longer_than_the_patience() {
+    let (store_away, patience) = (Some(Timestamp::UNIX_EPOCH), Duration::ZERO);
+    let stored = FleetView { store_away, patience, ..present() };
+    assert!(scenario(stored.clone()).asks_fleet(), "its store may be back");
+    assert!(scenario(FleetView { contact: 1, ..stored }).begins(), "it has said that it is not");
 }
 
 #[test]
@@ -114,6 +122,30 @@ fn deploying_two_images() -> Scenario {
     assert!(scenario.begins());
     assert_eq!(scenario.service.leases().len(), 2);
     scenario
+}
+
+#[test]
+fn one_late_answer_does_not_split_an_update_of_two_images() {
+    let (mut scenario, seen) = of_two_images();
+    scenario.at(0).check(seen.clone());
+    for answer in [Ok(answer(Permission::Go, 30)), unanswered()] {
+        let Some(Action::AskFleet { image, ask }) = scenario.act() else { panic!("it asks for both") };
+        scenario.input(Input::FleetAnswered { image, ask, answer });
+    }
+    while let Some(action) = scenario.act() {
+        match action {
+            Action::ReleaseFleet(ask) => scenario.input(Input::FleetReleased(ask)),
+            other => panic!("neither image is deployed alone: {other:?}"),
+        };
+    }
+    assert_eq!(scenario.service.checks.again_at, scenario.seconds(10));
+    scenario.at(10).check(seen);
+    for image_asked in [IMAGE, API] {
+        let Some(Action::AskFleet { image, ask }) = scenario.act() else { panic!("it asks for both again") };
+        assert_eq!(image, image_asked);
+        scenario.input(Input::FleetAnswered { image, ask, answer: Ok(answer(Permission::Go, 30)) });
+    }
+    assert!(scenario.begins());
 }
 
 #[test]
