@@ -177,12 +177,21 @@ impl DockerEngine {
     /// used instead. They say nothing of its health and its restarts, so the state of one that may run is unknown.
     async fn inspect_listed(&self, listed: &Value, id: &str) -> Result<Option<Container>, EngineError> {
         let doing = format!("inspect container {}", stable(id));
-        let (seen, podman) = match self.inspection(&doing, id).await {
+        let inspected = self.inspection(&doing, id).await;
+        if inspected.is_ok() {
+            self.unseen.lock().remove(id);
+        }
+        let (seen, podman) = match inspected {
             Ok(Some(seen)) => seen,
             Ok(None) => return Ok(None),
             Err(error) if self.is_away(&error).await => return Err(error),
             Err(error) => {
-                tracing::warn!("{error}; using only the fields of the container list");
+                // It may never answer.
+                if self.unseen.lock().insert(id.to_owned()) {
+                    tracing::warn!("{error}; using only the fields of the container list");
+                } else {
+                    tracing::debug!("{error}; using only the fields of the container list");
+                }
                 (Value::Null, self.connection.is_podman().await)
             }
         };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use evenkeel_common::wire::MountRecord;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::answer::{amount, container_name, flag, list, map, number, text, texts};
@@ -56,6 +56,9 @@ const KILLED: i64 = 137;
 /// How long after its end a killed container's `OOMKilled` flag may still be missing: the engine hears of the end and of the
 /// OOM kill separately, in either order.
 const OOM_REPORT: Duration = Duration::from_secs(1);
+/// How long after a start podman notes it at most, so that a short run may seem to end before it began. A restart takes longer
+/// than this from the end of one run to the start of the next.
+const START_NOTED: SignedDuration = SignedDuration::from_millis(200);
 
 /// The kernel's period of a CPU quota in microseconds.
 const DEFAULT_CPU_PERIOD: f64 = 100_000.0;
@@ -258,7 +261,8 @@ fn exit_code(state: State, status: &str, seen: &Value) -> i64 {
 fn end(state: State, status: &str, seen: &Value, podman: bool) -> (i64, Option<Timestamp>) {
     let time = |pointer: &str| text(seen, pointer).and_then(moment);
     let (code, finished) = (exit_code(state, status, seen), time("/State/FinishedAt"));
-    let is_of_earlier_run = |started: Timestamp| finished.is_none_or(|finished| finished < started);
+    let is_of_earlier_run =
+        |started: Timestamp| finished.is_none_or(|end| started.duration_since(end) > START_NOTED);
     let is_success = podman && state == State::Exited && code == 0;
     if is_success && time("/State/StartedAt").is_some_and(is_of_earlier_run) {
         return (-1, None);

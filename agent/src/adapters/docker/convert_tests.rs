@@ -154,10 +154,12 @@ fn a_run_whose_end_podman_did_not_see_is_no_success() {
         let c = container(&Value::Null, &inspected(&json!({ "State": state })), podman).unwrap();
         (c.exit_code, c.finished_at.is_some())
     };
-    // The run began at 10:00.
+    // The start was noted at 10:00:00.12.
     let (none, earlier, later) = ("0001-01-01T00:00:00Z", "2024-05-01T09:00:00Z", "2024-05-01T10:00:01Z");
     assert_eq!(ended(none, 0, true), (-1, false));
     assert_eq!(ended(earlier, 0, true), (-1, false), "the end of an earlier run");
+    assert_eq!(ended("2024-05-01T09:59:59.5Z", 0, true), (-1, false), "it was restarted");
+    assert_eq!(ended("2024-05-01T10:00:00Z", 0, true), (0, true), "the start was noted after the end");
     assert_eq!(ended(later, 0, true), (0, true));
     assert_eq!(ended(earlier, 3, true), (3, true), "it is no success anyway");
     assert_eq!(ended(earlier, 0, false), (0, true), "the clock was set back");

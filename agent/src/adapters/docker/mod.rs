@@ -20,7 +20,7 @@ mod transport;
 mod version;
 mod volumes;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ use bytes::Bytes;
 use futures_util::stream::{BoxStream, StreamExt as _};
 use http::Method;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -80,12 +81,19 @@ pub struct DockerEngine {
     connection: Connection,
     auth: Arc<dyn PullCredentials>,
     looks: Looks,
+    /// Listed containers that could not be inspected, already logged, by ID.
+    unseen: Mutex<HashSet<String>>,
 }
 
 impl DockerEngine {
     /// Creates a client for the engine at `endpoint`. Pulls use the credentials of `auth`.
     pub fn new(endpoint: Endpoint, auth: Arc<dyn PullCredentials>) -> Self {
-        Self { connection: Connection::new(endpoint), auth, looks: Looks::default() }
+        Self {
+            connection: Connection::new(endpoint),
+            auth,
+            looks: Looks::default(),
+            unseen: Mutex::default(),
+        }
     }
 
     /// Returns a container's inspection and whether the engine is podman, or `None` if the container is gone.

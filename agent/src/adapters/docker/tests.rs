@@ -356,6 +356,13 @@ async fn a_container_that_disappears_between_list_and_inspection_is_left_out() {
     let seen = engine.containers(&Members::Project("p".into())).await.unwrap();
     let states: Vec<_> = seen.iter().map(|c| (c.name.as_str(), c.state)).collect();
     assert_eq!(states, [("a", State::Unknown), ("b", State::Exited)]);
+    assert!(engine.unseen.lock().contains("c1"), "it is logged once");
+
+    answer(&server, "/containers/json", 200, list).await;
+    answer(&server, "/containers/c1/json", 404, r#"{"message":"No such container: c1"}"#).await;
+    answer(&server, "/containers/c2/json", 200, inspected).await;
+    engine.containers(&Members::Project("p".into())).await.unwrap();
+    assert!(engine.unseen.lock().is_empty());
 }
 
 #[tokio::test]

@@ -241,12 +241,17 @@ impl Service {
         Some(gate.why)
     }
 
+    /// Updates that are postponed wait no longer than until then: what they failed for may be mended.
+    pub(in crate::service) fn try_postponed(&mut self, at: Timestamp) {
+        for postponed in &mut self.durable.postponed {
+            postponed.until = postponed.until.min(at);
+        }
+    }
+
     /// Applies a manual trigger to the digests that its check found, and to nothing that is pushed later. It stays in effect
     /// until the update begins, even if a gate that a trigger does not bypass delays that.
     pub(in crate::service) fn note_trigger(&mut self, observation: &Observation, now: Timestamp) {
-        for postponed in &mut self.durable.postponed {
-            postponed.until = postponed.until.min(now);
-        }
+        self.try_postponed(now);
         // With `ask_on`, only a person's approval says that the differences were read.
         let is_approval =
             self.config.update.as_ref().is_some_and(|update| update.approve && update.ask_on.is_empty());

@@ -71,7 +71,11 @@ impl Service {
         let Some(deployment) = &self.durable.deployment else { return };
         let remains = self.remaining_fault(deployment.plan().cause.is_about_images());
         let cause = deployment.plan().cause.clone();
+        let was_edited = self.durable.files_pending;
         self.files_applied(now);
+        if was_edited && !self.durable.files_pending {
+            self.try_postponed(now);
+        }
         self.durable.rollback_failed = false;
         self.emit(Event::BroughtUp { cause }, now);
         self.set_fault(remains, now);

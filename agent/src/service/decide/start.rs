@@ -51,6 +51,9 @@ impl Service {
             Some(_) if self.is_applied(hash, elsewhere) => {
                 self.durable.files_hash = Some(hash.clone());
                 self.durable.files_pending = false;
+                if let Some(applied) = elsewhere {
+                    self.try_postponed(applied.at);
+                }
                 Ok(None)
             }
             Some(_) => Ok(Some(Cause::ComposeChanged)),

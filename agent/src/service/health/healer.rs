@@ -33,6 +33,8 @@ pub(in crate::service) const LOOK_AGAIN: Duration = Duration::from_secs(15);
 /// The same for a container whose health check has no result since a pause: the engine reports a pass, but not a failure,
 /// because it calls such a container unhealthy already. Otherwise the interval of the health check.
 const LOOK_AT_UNMEASURED: Duration = Duration::from_mins(1);
+/// The longest pause before a container that can't be inspected is inspected again: it grows with the time that this has lasted.
+const LONGEST_LOOK_AGAIN: Duration = Duration::from_mins(5);
 /// Maximum number of concurrent container restarts per service.
 const MAX_RESTARTING: usize = 8;
 /// A container that waits for its next run and was restarted this often is in a crash loop with a long backoff.
@@ -81,6 +83,8 @@ pub(in crate::service) struct Healer {
     unknown: BTreeSet<String>,
     /// Containers managed by another tool, already logged, by ID.
     managed: BTreeSet<String>,
+    /// Since when containers can't be inspected, by ID.
+    unseen: BTreeMap<String, Timestamp>,
 }
 
 /// Container exits and stop requests that the engine's events have reported.
@@ -101,6 +105,7 @@ impl Healer {
             .map(|(since, _)| since)
             .chain(&mut self.listening_since)
             .chain(self.gaps.times())
+            .chain(self.unseen.values_mut())
     }
 
     /// The clock was set by `by`: past gaps can't be compared with times by the new clock. `events_unseen_before` is set
@@ -169,6 +174,7 @@ impl Healer {
         restart_states.retain(|name, _| containers.iter().any(|c| c.name == *name && c.manager.is_none()));
         self.managed.retain(|id| containers.iter().any(|c| c.id == *id));
         self.unknown.retain(|id| containers.iter().any(|c| c.id == *id && c.state == State::Exited));
+        self.unseen.retain(|id, _| containers.iter().any(|c| c.id == *id && c.state == State::Unknown));
         // A container that is being restarted looks as if it had been stopped on request.
         for container in containers.iter().filter(|c| !restarting.contains(&c.name)) {
             if let Some(manager) = &container.manager {
@@ -193,8 +199,14 @@ impl Healer {
             match condition {
                 // The engine reports neither that it goes on, nor that it has failed a probe, nor that it can be inspected again.
                 // Its restart history is kept.
-                Condition::Inactive(Inactive::Stopping | Inactive::Unknown) => {
+                Condition::Inactive(Inactive::Stopping) => {
                     not_later(&mut findings.inspect_at, now + LOOK_AGAIN);
+                    continue;
+                }
+                Condition::Inactive(Inactive::Unknown) => {
+                    let since = *self.unseen.entry(container.id.clone()).or_insert(now);
+                    let lasted = now.duration_since(since).unsigned_abs();
+                    not_later(&mut findings.inspect_at, now + lasted.clamp(LOOK_AGAIN, LONGEST_LOOK_AGAIN));
                     continue;
                 }
                 Condition::Unmeasured => {

@@ -443,8 +443,7 @@ impl Probation {
             return Outcome::Failed(failure);
         }
         match missing.into_iter().next() {
-            None if self.is_unasked(containers, context) => Outcome::Wait { deadline: Timestamp::MAX },
-            None => Outcome::Passed,
+            None => self.unasked(containers, context, now).unwrap_or(Outcome::Passed),
             Some(Missing::Interfered(how)) => Outcome::Inconclusive(how),
             Some(Missing::NotUpdated { container }) => {
                 Outcome::Failed(Failure::general(Reason::Flaw { container, flaw: Flaw::NotUpdated }))

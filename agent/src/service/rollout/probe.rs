@@ -1,14 +1,21 @@
 //! Probes of containers on probation: when they are tried, and what their answers say about an image (DECISIONS 15).
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use crate::model::probe::{Answer, Probe, Target};
 use crate::model::{Container, State};
 use crate::service::rollout::baseline::Baseline;
-use crate::service::rollout::probation::{Context, Failure, Flaw, Probation, Probed, Reason, Role};
+use crate::service::rollout::probation::{
+    Context, Failure, Flaw, Interference, Outcome, Probation, Probed, Reason, Role,
+};
 
 /// Failures in a row, after a success, with which an image fails.
 const MAX_FAILURES: u32 = 3;
+
+/// How long an engine has at least, after the end of a probation, to say where a container is.
+const SLOW_ENGINE: Duration = Duration::from_mins(1);
 
 /// The tries in progress, and the time of the next ones.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -109,13 +116,38 @@ impl Probation {
         })
     }
 
-    /// Reports whether something has not been asked at all, for example since the clock was set.
-    pub(in crate::service) fn is_unasked(&self, containers: &[Container], context: Context<'_>) -> bool {
-        context.targets(containers).iter().any(|target| !self.probed.contains_key(target))
+    /// Returns the outcome at its end if something has not been asked at all, for example because the engine does not say where
+    /// a container is: it has some more time for that.
+    pub(in crate::service) fn unasked(
+        &self,
+        containers: &[Container],
+        context: Context<'_>,
+        now: Timestamp,
+    ) -> Option<Outcome> {
+        let probe = context.probe()?;
+        let is_unasked = |target: &Target| !self.probed.contains_key(target);
+        let target = context.targets(containers).into_iter().find(is_unasked)?;
+        let of_one_try = context.plan.grace.saturating_add(probe.interval).saturating_add(probe.timeout);
+        let pause = of_one_try.saturating_mul(2).max(SLOW_ENGINE);
+        let end = self.deadline(containers, context).checked_add(pause).unwrap_or(Timestamp::MAX);
+        if now < end {
+            return Some(Outcome::Wait { deadline: end });
+        }
+        let container = containers.iter().find(|c| target.container() == Some(&*c.id));
+        let container = container.map(unanswered_for).unwrap_or_default();
+        Some(Outcome::Inconclusive(Interference::Unknown { container }))
     }
 
     /// The target that is furthest from passing, with what it has shown.
     pub(in crate::service) fn worst_probed(&self) -> Option<&Probed> {
         self.probed.values().min_by_key(|probed| (probed.passed, u32::MAX - probed.failures))
     }
+}
+
+/// The name of the container without whose inspection nobody knows where this one is: the one whose network it uses, if that
+/// can't be inspected.
+fn unanswered_for(container: &Container) -> String {
+    let owner = container.network_of.as_ref().and_then(|owner| owner.resolved.as_ref());
+    let hangs = owner.filter(|owner| owner.state == State::Unknown);
+    hangs.map_or(&container.name, |owner| &owner.name).clone()
 }

@@ -111,6 +111,41 @@ fn a_pull_that_fails_is_repeated_less_and_less_often() {
     assert_eq!(scenario.record().errored, None);
 }
 
+#[test]
+fn an_edit_of_the_files_that_is_applied_ends_the_wait_of_a_postponed_update() {
+    let one = [local("sha256:one", &['1'])];
+    let seen = observed('2', &one, &[&running("a")]);
+    let waiting = || {
+        let mut scenario = Scenario::of(ServiceConfig { compose_watch: true, ..config() });
+        scenario.service.durable.files_hash = Some("old".into());
+        for at in [0, 60, 120] {
+            assert_eq!(scenario.at(at).pulls(&seen), 1);
+        }
+        assert_eq!(scenario.at(180).pulls(&seen), 0);
+        scenario
+    };
+    // By this service.
+    let mut scenario = waiting();
+    scenario.service.known.files_hash = Some("new".into());
+    assert!(scenario.service.begin(Cause::ComposeChanged, scenario.now));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
+    scenario.input(Input::Stepped(StepResult::Started {
+        up: Ok(String::new()),
+        named: Vec::new(),
+        containers: vec![running("a")],
+    }));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Unpin { .. }))));
+    scenario.input(Input::Stepped(StepResult::Unpinned));
+    assert_eq!(scenario.at(190).pulls(&seen), 1);
+    assert_eq!(scenario.at(200).pulls(&seen), 0, "it waits again");
+    // By another service of the project.
+    let mut scenario = waiting();
+    let applied = FilesApplied { hash: "new".into(), at: scenario.now };
+    let files_applied_elsewhere = Some(applied);
+    let edited = Observation { files: Files::Hash("new".into()), files_applied_elsewhere, ..seen.clone() };
+    assert_eq!(scenario.at(190).pulls(&edited) + scenario.at(200).pulls(&edited), 1);
+}
+
 const API: &str = "localhost:5000/api:1";
 
 /// A service of two images that both have a new digest, 2 and 6.

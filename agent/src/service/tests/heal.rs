@@ -208,6 +208,23 @@ fn a_container_that_could_not_be_inspected_is_inspected_again_without_an_event()
 }
 
 #[test]
+fn a_container_that_can_never_be_inspected_is_inspected_less_and_less_often() {
+    let mut scenario = Scenario::of(config());
+    let unknown = Container { state: State::Unknown, started_at: None, ..running("a") };
+    let mut second = 0;
+    for pause in [15, 15, 30, 60, 120, 240, 300, 300] {
+        assert_eq!(scenario.at(second).act(), None);
+        scenario.look(&[&unknown]);
+        second += pause;
+        assert_eq!(scenario.service.wake_at(scenario.now), scenario.seconds(second));
+    }
+    // It could be inspected in between.
+    assert_eq!(scenario.at(second).act(), None);
+    scenario.look(&[&running("a")]).look(&[&unknown]);
+    assert_eq!(scenario.service.wake_at(scenario.now), scenario.seconds(second + 15));
+}
+
+#[test]
 fn an_inspection_without_an_answer_is_repeated_unless_the_event_stream_is_awaited() {
     let mut scenario = Scenario::of(config());
     for is_in_gap in [false, true] {

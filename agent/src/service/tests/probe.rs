@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::UpdateConfig;
 use crate::model::probe::{Answer, Ask, HttpAsk, Probe, StatusCodes, Target};
+use crate::model::{NetworkOwner, NetworkOwnerState};
 
 const OLD: &str = "sha256:v1";
 const NEW: &str = "sha256:v2";
@@ -276,6 +277,35 @@ fn a_container_that_can_be_neither_asked_nor_inspected_ends_the_probation_withou
     scenario.at(12).look(&[&hung]).at(30).look(&[&hung]);
     assert!(!scenario.is_on_probation());
     assert!(scenario.service.durable().images.get(IMAGE).blocked.is_none());
+}
+
+#[test]
+fn a_container_that_the_engine_does_not_find_for_the_probe_ends_the_probation_without_a_block() {
+    let hung = Container {
+        state: State::Unknown,
+        config_image: "localhost:5000/vpn:1".into(),
+        compose_service: "vpn".into(),
+        ..running("vpn")
+    };
+    let owner = NetworkOwner { id_or_name: hung.id.clone(), resolved: Some(NetworkOwnerState::of(&hung)) };
+    let behind = Container { network_of: Some(owner), ..new_container() };
+    for (new, named) in [(new_container(), "web-1"), (behind, "vpn")] {
+        let mut scenario = with(probe());
+        scenario.comes_up_probed(&[&new, &hung]);
+        for second in [0, 11, 69] {
+            scenario.at(second);
+            let (since, targets) = scenario.asks();
+            assert_eq!(targets, [Target("web-2".into())]);
+            scenario.input(Input::Probed { since, answers: BTreeMap::new() }).look(&[&new, &hung]);
+            assert!(scenario.is_on_probation(), "second {second}");
+        }
+        scenario.at(70).look(&[&new, &hung]);
+        assert!(!scenario.is_on_probation());
+        assert!(scenario.service.durable().images.get(IMAGE).blocked.is_none());
+        let fault = scenario.record().errored.unwrap_or_default();
+        let expected = format!("the engine answers no inspection of container {named}");
+        assert!(fault.contains(&expected), "{fault}");
+    }
 }
 
 #[test]
