@@ -203,6 +203,37 @@ fn an_image_that_cannot_be_pulled_delays_no_other_image_of_its_service() {
 }
 
 #[test]
+fn a_failed_pull_is_over_once_its_image_runs_or_is_blocked() {
+    let (mut scenario, mut seen) = of_two_images();
+    assert_eq!(scenario.pulls_without(&[IMAGE], &seen), [[IMAGE, API]]);
+    assert_eq!(scenario.service.durable().postponed.len(), 1);
+    let mut blocks = Scenario { service: scenario.service.clone(), entries: Vec::new(), ..scenario };
+    blocks.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
+    blocks.at(60).check(seen.clone());
+    assert_eq!(blocks.service.durable().postponed, []);
+
+    // A person has pulled it and brought it up.
+    let web = Container { image: ImageId("sha256:two".into()), ..running("web") };
+    seen.images[0].running = vec![local("sha256:two", &['2'])];
+    seen.images[0].tagged = seen.images[0].running.first().cloned();
+    seen.containers = [web.clone(), seen.containers[1].clone()].into();
+    assert_eq!(scenario.at(60).pulls_without(&[], &seen), [[API]]);
+    let api =
+        Container { id: "new".into(), image: ImageId("sha256:new".into()), ..seen.containers[1].clone() };
+    scenario.input(Input::Stepped(StepResult::Started {
+        up: Ok(String::new()),
+        named: Vec::new(),
+        containers: vec![web.clone(), api.clone()],
+    }));
+    scenario.look(&[&web, &api]).at(80).look(&[&web, &api]);
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Unpin { .. }))));
+    scenario.input(Input::Stepped(StepResult::Unpinned));
+    assert!(scenario.kinds().contains(&Kind::UPDATED));
+    assert_eq!(scenario.record().errored, None);
+    assert_eq!(scenario.service.durable().postponed, []);
+}
+
+#[test]
 fn a_failure_that_is_known_of_no_single_image_postpones_all_of_them() {
     let (mut scenario, seen) = of_two_images();
     assert_eq!((0..7200).step_by(60).map(|at| scenario.at(at).pulls(&seen)).sum::<usize>(), 6);

@@ -28,12 +28,13 @@ use jiff::Timestamp;
 
 use crate::model::image::Digest;
 use crate::model::{Container, HookEvent, State};
+use crate::service::compare::Comparison;
 use crate::service::decide::rollout::snapshot::delay_after_copy;
 use crate::service::event::{Event, Fault, FaultCause, Updated};
 use crate::service::health::assess::Trouble;
 use crate::service::health::restart_state;
 use crate::service::input::StepResult;
-use crate::service::observation::{FilesApplied, Observation};
+use crate::service::observation::{FilesApplied, ImageView, Observation};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::handover::OldContainers;
 use crate::service::rollout::plan::{Cause, ImageChange, Postponed};
@@ -250,13 +251,18 @@ impl Service {
         }
     }
 
-    /// Forgets the failures of digests that the registries no longer have under the tags that are followed.
+    /// Forgets the failures of digests that the registries no longer have under the tags that are followed, that run, or that
+    /// are blocked: these are not tried again.
     pub(in crate::service) fn follow_postponed(&mut self, observation: &Observation) {
         if !observation.unanswered.is_empty() {
             return;
         }
-        let remotes: Vec<&Digest> = observation.images.iter().filter_map(|v| v.remote.as_ref()).collect();
-        self.durable.postponed.retain(|one| remotes.iter().any(|remote| one.is_of(&[*remote])));
+        let is_open = |view: &&ImageView| {
+            !matches!(self.compared(view, observation), Comparison::UpToDate | Comparison::Blocked)
+        };
+        let open = observation.images.iter().filter(is_open);
+        let remotes: Vec<Digest> = open.filter_map(|view| view.remote.clone()).collect();
+        self.durable.postponed.retain(|one| remotes.iter().any(|remote| one.is_of(&[remote])));
     }
 
     /// Gives up before any container was changed, on what the next check would find again. An update is postponed: each attempt
