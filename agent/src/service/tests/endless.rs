@@ -111,6 +111,53 @@ fn a_pull_that_fails_is_repeated_less_and_less_often() {
     assert_eq!(scenario.record().errored, None);
 }
 
+#[test]
+fn a_project_is_started_and_follows_its_files_while_its_update_is_postponed() {
+    let of_before = [local("sha256:one", &['1'])];
+    let up = observed('2', &of_before, &[&running("a")]);
+    let mut down = observed('2', &[], &[&exited("a", 137)]);
+    down.images[0].tagged = of_before.first().cloned();
+    let edited = Observation { files: Files::Hash("new".into()), ..up.clone() };
+    for (then, cause) in [(down, Cause::Start), (edited, Cause::ComposeChanged)] {
+        let (auto_start, compose_watch) = (true, true);
+        let mut scenario =
+            Scenario::of(ServiceConfig { auto_start, compose_watch, auto_heal: false, ..config() });
+        scenario.service.durable.files_hash = Some("old".into());
+        for at in [0, 60, 120] {
+            assert_eq!(scenario.at(at).pulls(&up), 1, "{cause:?} {at}");
+        }
+        scenario.at(180).check(then);
+        let step = scenario.act();
+        assert!(matches!(step, Some(Action::Step(Step::Start(_)))), "{cause:?}: {step:?}");
+        let deployment = scenario.service.durable().deployment.as_ref().expect("it has begun");
+        assert_eq!(deployment.plan().cause, cause);
+        let up = Ok(String::new());
+        let containers = vec![running("a")];
+        scenario.input(Input::Stepped(StepResult::Started { up, named: Vec::new(), containers }));
+        let told = scenario.kinds();
+        assert_eq!(told.iter().filter(|kind| **kind == Kind::ERROR).count(), 1, "{cause:?}: {told:?}");
+        assert!(!told.contains(&Kind::RECOVERED), "{cause:?}: {told:?}");
+        assert_eq!(scenario.record().errored.as_deref(), Some("no space left on device"), "it waits");
+    }
+}
+
+#[test]
+fn a_check_that_passes_no_gate_says_until_when_a_failed_update_waits() {
+    let mut scenario = Scenario::of(config());
+    let seen = observed('2', &[local("sha256:one", &['1'])], &[&running("a")]);
+    for at in [0, 60, 120] {
+        assert_eq!(scenario.at(at).pulls(&seen), 1, "{at}");
+    }
+    scenario.at(180).entries.clear();
+    scenario.service.handle_request(ServiceRequest::CheckGated, scenario.now);
+    scenario.act();
+    let generation = scenario.service.generation;
+    scenario.input(Input::Checked { generation, is_manual: true, result: Ok(seen) });
+    let [checked] = &scenario.entries[..] else { panic!("{:?}", scenario.entries) };
+    assert_eq!(checked.event, Kind::CHECKED);
+    assert!(checked.message.contains("the next attempt is at 2026-01-01 00:12"), "{}", checked.message);
+}
+
 const API: &str = "localhost:5000/api:1";
 
 /// A service of two images that both have a new digest, 2 and 6.

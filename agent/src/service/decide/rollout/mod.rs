@@ -243,12 +243,15 @@ impl Service {
         (!texts.is_empty()).then(|| Fault { text: texts.join("; "), from_check: false })
     }
 
-    /// What was found is postponed and does not begin yet: its fault remains.
-    pub(in crate::service) fn keep_postponed_fault(&mut self, now: Timestamp) {
-        let waits = self.durable.postponed.iter().any(|one| now < one.until);
-        if let Some(fault) = self.postponed_fault().filter(|_| waits) {
-            self.set_fault(Some(fault), now);
-        }
+    /// The same, while one of them does not begin yet.
+    pub(in crate::service) fn waiting_fault(&self, now: Timestamp) -> Option<Fault> {
+        let may_begin = self.config.auto_update && self.can_check();
+        self.postponed_fault().filter(|_| may_begin && self.next_attempt(now).is_some())
+    }
+
+    /// When the next of the updates that are postponed is tried again.
+    pub(in crate::service) fn next_attempt(&self, now: Timestamp) -> Option<Timestamp> {
+        self.durable.postponed.iter().map(|one| one.until).filter(|until| now < *until).min()
     }
 
     /// Forgets the failures of digests that the registries no longer have under the tags that are followed, that run, or that
