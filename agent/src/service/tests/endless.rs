@@ -250,6 +250,26 @@ fn an_image_that_cannot_be_pulled_delays_no_other_image_of_its_service() {
 }
 
 #[test]
+fn updates_that_wait_for_different_reasons_are_one_error() {
+    let (mut scenario, seen) = of_two_images();
+    for at in [0, 60, 120] {
+        assert_eq!(scenario.at(at).pulls_without(&[IMAGE], &seen), [[IMAGE, API]], "{at}");
+    }
+    for at in [180, 240, 300] {
+        assert_eq!(scenario.at(at).pulls_without(&[IMAGE], &seen), [[API]], "{at}");
+        scenario.input(Input::Stepped(failed(seen.containers.to_vec())));
+        assert!(matches!(scenario.act(), Some(Action::Step(Step::RestoreTags { .. }))), "{at}");
+        scenario.input(Input::Stepped(StepResult::TagsRestored));
+        assert!(matches!(scenario.act(), Some(Action::Step(Step::Unpin { .. }))), "{at}");
+        scenario.input(Input::Stepped(StepResult::Unpinned));
+    }
+    assert_eq!(scenario.at(360).pulls_without(&[IMAGE], &seen), Vec::<Vec<String>>::new());
+    assert_eq!(scenario.kinds(), [Kind::ERROR, Kind::ERROR], "one as each began to fail");
+    let errored = scenario.record().errored.expect("it says why they wait");
+    assert!(errored.contains("no matching manifest") && errored.contains("compose up failed"), "{errored}");
+}
+
+#[test]
 fn a_failed_pull_is_over_once_its_image_runs_or_is_blocked() {
     let (mut scenario, mut seen) = of_two_images();
     assert_eq!(scenario.pulls_without(&[IMAGE], &seen), [[IMAGE, API]]);

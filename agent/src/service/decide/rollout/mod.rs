@@ -154,17 +154,30 @@ impl Service {
         }
     }
 
-    /// Gives up before any container was changed, on images that could not be pulled or a tag that could not be written. The
-    /// update of these images is postponed: each attempt runs the hook `before`, and may move as much data as the first. The
-    /// others are tried without them.
-    fn abandon_for_now(&mut self, blamed: &[ImageChange], why: String, now: Timestamp) {
+    /// Gives up before any container was changed, on what the next check would find again.
+    pub(in crate::service) fn abandon_and_wait(&mut self, why: String, output: String, now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
-        if deployment.plan().cause != Cause::Update {
-            return self.abandon(why, String::new(), now);
+        let all = deployment.plan().image_changes.clone();
+        self.abandon_for_now(&all, why, output, now);
+    }
+
+    /// Gives up before any container was changed, because of these images. Their update is postponed: each attempt runs the
+    /// hook `before`, may move as much data as the first, and is an outage if the data is copied. The others are tried without
+    /// them.
+    fn abandon_for_now(&mut self, blamed: &[ImageChange], why: String, output: String, now: Timestamp) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        if blamed.is_empty() || deployment.plan().cause != Cause::Update {
+            return self.abandon(why, output, now);
         }
-        self.postpone(blamed, why.clone(), delay_after, now);
+        let is_outage = deployment.snapshot.at.is_some();
+        if is_outage {
+            // Each outage is told as such, even if the reason is that of the last one.
+            (self.fault, self.fault_since) = (None, None);
+        }
+        let delay = if is_outage { delay_after_copy } else { delay_after };
+        self.postpone(blamed, why.clone(), delay, now);
         let text = self.postponed_fault().map_or(why, |fault| fault.text);
-        self.abandon(text, String::new(), now);
+        self.abandon(text, output, now);
     }
 
     /// Gives up on the image that could not be pulled, and on those that move to a newer tag with it. If it is not known which,
@@ -187,7 +200,7 @@ impl Service {
             }
             other => other.failure(),
         };
-        self.abandon_for_now(&blamed, why, now);
+        self.abandon_for_now(&blamed, why, String::new(), now);
         let is_lasting = |digest: &Digest| {
             self.durable.postponed.iter().any(|one| one.tries > PROMPT_TRIES && one.is_of(&[digest]))
         };
@@ -266,22 +279,6 @@ impl Service {
         let open = observation.images.iter().filter(is_open);
         let remotes: Vec<Digest> = open.filter_map(|view| view.remote.clone()).collect();
         self.durable.postponed.retain(|one| remotes.iter().any(|remote| one.is_of(&[remote])));
-    }
-
-    /// Gives up before any container was changed, on what the next check would find again. An update is postponed: each attempt
-    /// runs the hook `before`, and is an outage if the data is copied.
-    pub(in crate::service) fn abandon_and_wait(&mut self, why: String, output: String, now: Timestamp) {
-        let Some(deployment) = &self.durable.deployment else { return };
-        let plan = deployment.plan();
-        let changes = if plan.cause == Cause::Update { plan.image_changes.clone() } else { Vec::new() };
-        let is_outage = !changes.is_empty() && deployment.snapshot.at.is_some();
-        if is_outage {
-            // Each outage is told as such, even if the reason is that of the last one.
-            (self.fault, self.fault_since) = (None, None);
-        }
-        self.abandon(why.clone(), output, now);
-        let delay = if is_outage { delay_after_copy } else { delay_after };
-        self.postpone(&changes, why, delay, now);
     }
 
     /// Reports that a manual redeployment failed.
