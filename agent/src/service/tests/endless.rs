@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::ComposeError;
+use crate::service::observation::Unanswered;
 use crate::service::rollout::plan::Postponed;
 
 /// A failed `compose up` that leaves these containers.
@@ -247,6 +248,19 @@ fn an_image_that_cannot_be_pulled_delays_no_other_image_of_its_service() {
     assert_eq!(scenario.at(300).pulls_without(&[IMAGE, API], &seen), [[API]]);
     seen.images[1].remote = Some(digest('6'));
     assert_eq!(scenario.at(900).pulls_without(&[IMAGE], &seen), [[IMAGE]]);
+}
+
+#[test]
+fn only_as_many_failed_updates_are_remembered_as_there_are_images() {
+    let (mut scenario, mut seen) = of_two_images();
+    seen.images[1].remote = None;
+    seen.unanswered.insert(API.into(), Unanswered::Failed("the registry is away".into()));
+    for remote in ['2', '3', '4', '5', '6'] {
+        seen.images[0].remote = Some(digest(remote));
+        assert_eq!(scenario.pulls(&seen), 1, "{remote}");
+    }
+    let postponed = scenario.service.durable().postponed.iter().map(|one| one.digest.clone());
+    assert_eq!(postponed.collect::<Vec<_>>(), [digest('5'), digest('6')]);
 }
 
 #[test]

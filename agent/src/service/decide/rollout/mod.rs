@@ -244,7 +244,13 @@ impl Service {
         match known {
             // In its place, so that the fault that names all of them stays the same.
             Some(known) => *known = postponed,
-            None => self.durable.postponed.push(postponed),
+            None => {
+                self.durable.postponed.push(postponed);
+                // At most one per image is in force; the oldest are of digests that are gone.
+                if self.durable.postponed.len() > self.config.images.len() {
+                    self.durable.postponed.remove(0);
+                }
+            }
         }
     }
 
