@@ -322,6 +322,21 @@ fn a_failure_that_is_known_of_no_single_image_postpones_all_of_them() {
 }
 
 #[test]
+fn each_reason_for_which_updates_wait_is_named_once() {
+    let mut scenario = Scenario::of(config());
+    let of = |why: &str| Postponed {
+        digest: digest('1'),
+        others: Vec::new(),
+        until: Timestamp::MAX,
+        tries: 1,
+        why: why.into(),
+    };
+    scenario.service.durable.postponed = ["disk full", "no such image", "disk full"].map(of).to_vec();
+    let fault = scenario.service.postponed_fault().expect("they wait");
+    assert_eq!(fault.text, "disk full; no such image");
+}
+
+#[test]
 fn an_update_of_several_images_is_another_one_if_any_of_them_is_new() {
     let postponed = Postponed {
         digest: digest('1'),

@@ -20,6 +20,7 @@ mod snapshot;
 mod step;
 mod swarm;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use evenkeel_common::backoff;
@@ -258,7 +259,8 @@ impl Service {
     pub(in crate::service) fn postponed_fault(&self) -> Option<Fault> {
         let texts = self.durable.postponed.iter().map(|one| one.why.as_str());
         let mut texts: Vec<&str> = texts.filter(|text| !text.is_empty()).collect();
-        texts.dedup();
+        let mut seen = BTreeSet::new();
+        texts.retain(|text| seen.insert(*text));
         (!texts.is_empty()).then(|| Fault { text: texts.join("; "), from_check: false })
     }
 
