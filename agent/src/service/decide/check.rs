@@ -21,7 +21,7 @@ const MEASURE_AGAIN: SignedDuration = SignedDuration::from_hours(1);
 
 /// How the images of a service compare with the registry's.
 struct Compared {
-    /// At least one has a different digest in the registry.
+    /// At least one has a different digest in the registry, and may be updated.
     stale: bool,
     /// All match the registry, as far as that can be determined.
     matching: bool,
@@ -290,7 +290,7 @@ impl Service {
         self.block_returned(observation, now);
         let mut all = Compared { stale: false, matching: true };
         for decision in self.decide_images(observation, &Cause::Update, now) {
-            let ImageDecision { view, comparison, is_held, .. } = decision;
+            let ImageDecision { view, comparison, is_held, is_postponed, .. } = decision;
             let image = view.configured.clone();
             match comparison {
                 Comparison::Pinned | Comparison::Managed => {}
@@ -330,8 +330,8 @@ impl Service {
                     }
                 }
                 Comparison::Stale { remote } => {
-                    // A held update does not count as available yet: the previous image may be started.
-                    if is_held {
+                    // A held or postponed update does not count as available yet: the previous image may be started.
+                    if is_held || is_postponed {
                         all.matching &= self.ran_before(view, &observation.containers);
                     } else {
                         all.stale = true;
@@ -390,13 +390,14 @@ impl Service {
         // A failed deployment does not resolve itself: no container that it created but did not start may be left.
         let has_unstarted = || self.containers().iter().any(|c| c.state == State::Created);
         let is_resolved = |fault: &Fault| fault.from_check || (self.wanted.is_none() && !has_unstarted());
-        if self.fault.as_ref().is_some_and(is_resolved) {
-            self.set_fault(None, now);
+        if self.fault.as_ref().is_none_or(is_resolved) {
+            self.set_fault(self.waiting_fault(now), now);
         }
         if is_manual && self.wanted.is_none() && faults.is_empty() {
             let has_blocked = self.durable.images.blocked().next().is_some();
             let has_not_found = self.durable.images.not_found().next().is_some();
-            let waits = undeployable.or_else(|| self.waits(now));
+            let postponed = || self.next_attempt(now).map(wording::postponed);
+            let waits = undeployable.or_else(|| self.waits(now)).or_else(postponed);
             self.emit(Event::Checked { has_blocked, has_not_found, waits }, now);
         }
     }

@@ -47,8 +47,11 @@ impl Service {
         }
     }
 
-    /// Remembers a newer tag that has no image for this machine.
+    /// Remembers a newer tag that has no image for this machine. A failed rollback is worse, and stays known.
     pub(in crate::service) fn note_passed_over(&mut self, change: &ImageChange, why: &str, now: Timestamp) {
+        if self.durable.rollback_failed {
+            return;
+        }
         let tag = change.reference.tag.as_deref().unwrap_or_default();
         self.durable.failed_update = Some(Box::new(FailedUpdate {
             at: now,

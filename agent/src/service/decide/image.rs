@@ -108,7 +108,8 @@ impl Service {
                 decision.is_held |= lagging > usize::from(decision.lags());
             }
         }
-        if *cause == Cause::Update {
+        // Only a person deploys what is postponed; whatever else begins meanwhile leaves it as it is.
+        if *cause != Cause::Redeploy {
             self.mark_postponed(&mut decisions, now);
         }
         if let (Cause::Update, Some(Ok(definition))) = (cause, &observation.definition)

@@ -7,7 +7,6 @@ use crate::model::image::{Digest, Reference};
 use crate::ports::fleet::FleetError;
 use crate::service::Service;
 use crate::service::action::Action;
-use crate::service::decide::image::ImageDecision;
 use crate::service::event::{Event, RollbackFailed};
 use crate::service::fleet::{FleetHold, line};
 use crate::service::gates::candidate::Candidate;
@@ -41,12 +40,6 @@ impl Service {
             return FleetSays::Go;
         }
         let mut next = None;
-        if self.is_all_postponed(now) {
-            // What does not begin must not keep the lease from another machine.
-            self.wanted = None;
-            self.keep_postponed_fault(now);
-            return FleetSays::Pending;
-        }
         let free = self.free_candidates(now);
         let is_any_free = !free.is_empty();
         for candidate in free {
@@ -88,13 +81,6 @@ impl Service {
             is_outdated: false,
         });
         FleetSays::Ask(Box::new(Action::AskFleet { image, ask }))
-    }
-
-    /// Whether all updates that nothing else holds are postponed.
-    fn is_all_postponed(&self, now: Timestamp) -> bool {
-        let decisions = self.seen_decisions(now);
-        decisions.iter().any(|decision| decision.is_postponed)
-            && !decisions.iter().any(ImageDecision::is_free_update)
     }
 
     /// Candidates that no gate holds, and that are not postponed.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::ComposeError;
+use crate::service::observation::Unanswered;
 use crate::service::rollout::plan::Postponed;
 
 /// A failed `compose up` that leaves these containers.
@@ -146,6 +147,53 @@ fn an_edit_of_the_files_that_is_applied_ends_the_wait_of_a_postponed_update() {
     assert_eq!(scenario.at(190).pulls(&edited) + scenario.at(200).pulls(&edited), 1);
 }
 
+#[test]
+fn a_project_is_started_and_follows_its_files_while_its_update_is_postponed() {
+    let of_before = [local("sha256:one", &['1'])];
+    let up = observed('2', &of_before, &[&running("a")]);
+    let mut down = observed('2', &[], &[&exited("a", 137)]);
+    down.images[0].tagged = of_before.first().cloned();
+    let edited = Observation { files: Files::Hash("new".into()), ..up.clone() };
+    for (then, cause) in [(down, Cause::Start), (edited, Cause::ComposeChanged)] {
+        let (auto_start, compose_watch) = (true, true);
+        let mut scenario =
+            Scenario::of(ServiceConfig { auto_start, compose_watch, auto_heal: false, ..config() });
+        scenario.service.durable.files_hash = Some("old".into());
+        for at in [0, 60, 120] {
+            assert_eq!(scenario.at(at).pulls(&up), 1, "{cause:?} {at}");
+        }
+        scenario.at(180).check(then);
+        let step = scenario.act();
+        assert!(matches!(step, Some(Action::Step(Step::Start(_)))), "{cause:?}: {step:?}");
+        let deployment = scenario.service.durable().deployment.as_ref().expect("it has begun");
+        assert_eq!(deployment.plan().cause, cause);
+        let up = Ok(String::new());
+        let containers = vec![running("a")];
+        scenario.input(Input::Stepped(StepResult::Started { up, named: Vec::new(), containers }));
+        let told = scenario.kinds();
+        assert_eq!(told.iter().filter(|kind| **kind == Kind::ERROR).count(), 1, "{cause:?}: {told:?}");
+        assert!(!told.contains(&Kind::RECOVERED), "{cause:?}: {told:?}");
+        assert_eq!(scenario.record().errored.as_deref(), Some("no space left on device"), "it waits");
+    }
+}
+
+#[test]
+fn a_check_that_passes_no_gate_says_until_when_a_failed_update_waits() {
+    let mut scenario = Scenario::of(config());
+    let seen = observed('2', &[local("sha256:one", &['1'])], &[&running("a")]);
+    for at in [0, 60, 120] {
+        assert_eq!(scenario.at(at).pulls(&seen), 1, "{at}");
+    }
+    scenario.at(180).entries.clear();
+    scenario.service.handle_request(ServiceRequest::CheckGated, scenario.now);
+    scenario.act();
+    let generation = scenario.service.generation;
+    scenario.input(Input::Checked { generation, is_manual: true, result: Ok(seen) });
+    let [checked] = &scenario.entries[..] else { panic!("{:?}", scenario.entries) };
+    assert_eq!(checked.event, Kind::CHECKED);
+    assert!(checked.message.contains("the next attempt is at 2026-01-01 00:12"), "{}", checked.message);
+}
+
 const API: &str = "localhost:5000/api:1";
 
 /// A service of two images that both have a new digest, 2 and 6.
@@ -238,10 +286,89 @@ fn an_image_that_cannot_be_pulled_delays_no_other_image_of_its_service() {
 }
 
 #[test]
+fn only_as_many_failed_updates_are_remembered_as_there_are_images() {
+    let (mut scenario, mut seen) = of_two_images();
+    seen.images[1].remote = None;
+    seen.unanswered.insert(API.into(), Unanswered::Failed("the registry is away".into()));
+    for remote in ['2', '3', '4', '5', '6'] {
+        seen.images[0].remote = Some(digest(remote));
+        assert_eq!(scenario.pulls(&seen), 1, "{remote}");
+    }
+    let postponed = scenario.service.durable().postponed.iter().map(|one| one.digest.clone());
+    assert_eq!(postponed.collect::<Vec<_>>(), [digest('5'), digest('6')]);
+}
+
+#[test]
+fn updates_that_wait_for_different_reasons_are_one_error() {
+    let (mut scenario, seen) = of_two_images();
+    for at in [0, 60, 120] {
+        assert_eq!(scenario.at(at).pulls_without(&[IMAGE], &seen), [[IMAGE, API]], "{at}");
+    }
+    for at in [180, 240, 300] {
+        assert_eq!(scenario.at(at).pulls_without(&[IMAGE], &seen), [[API]], "{at}");
+        scenario.input(Input::Stepped(failed(seen.containers.to_vec())));
+        assert!(matches!(scenario.act(), Some(Action::Step(Step::RestoreTags { .. }))), "{at}");
+        scenario.input(Input::Stepped(StepResult::TagsRestored));
+        assert!(matches!(scenario.act(), Some(Action::Step(Step::Unpin { .. }))), "{at}");
+        scenario.input(Input::Stepped(StepResult::Unpinned));
+    }
+    assert_eq!(scenario.at(360).pulls_without(&[IMAGE], &seen), Vec::<Vec<String>>::new());
+    assert_eq!(scenario.kinds(), [Kind::ERROR, Kind::ERROR], "one as each began to fail");
+    let errored = scenario.record().errored.expect("it says why they wait");
+    assert!(errored.contains("no matching manifest") && errored.contains("compose up failed"), "{errored}");
+}
+
+#[test]
+fn a_failed_pull_is_over_once_its_image_runs_or_is_blocked() {
+    let (mut scenario, mut seen) = of_two_images();
+    assert_eq!(scenario.pulls_without(&[IMAGE], &seen), [[IMAGE, API]]);
+    assert_eq!(scenario.service.durable().postponed.len(), 1);
+    let mut blocks = Scenario { service: scenario.service.clone(), entries: Vec::new(), ..scenario };
+    blocks.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
+    blocks.at(60).check(seen.clone());
+    assert_eq!(blocks.service.durable().postponed, []);
+
+    // A person has pulled it and brought it up.
+    let web = Container { image: ImageId("sha256:two".into()), ..running("web") };
+    seen.images[0].running = vec![local("sha256:two", &['2'])];
+    seen.images[0].tagged = seen.images[0].running.first().cloned();
+    seen.containers = [web.clone(), seen.containers[1].clone()].into();
+    assert_eq!(scenario.at(60).pulls_without(&[], &seen), [[API]]);
+    let api =
+        Container { id: "new".into(), image: ImageId("sha256:new".into()), ..seen.containers[1].clone() };
+    scenario.input(Input::Stepped(StepResult::Started {
+        up: Ok(String::new()),
+        named: Vec::new(),
+        containers: vec![web.clone(), api.clone()],
+    }));
+    scenario.look(&[&web, &api]).at(80).look(&[&web, &api]);
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Unpin { .. }))));
+    scenario.input(Input::Stepped(StepResult::Unpinned));
+    assert!(scenario.kinds().contains(&Kind::UPDATED));
+    assert_eq!(scenario.record().errored, None);
+    assert_eq!(scenario.service.durable().postponed, []);
+}
+
+#[test]
 fn a_failure_that_is_known_of_no_single_image_postpones_all_of_them() {
     let (mut scenario, seen) = of_two_images();
     assert_eq!((0..7200).step_by(60).map(|at| scenario.at(at).pulls(&seen)).sum::<usize>(), 6);
     assert_eq!(scenario.kinds(), [Kind::ERROR]);
+}
+
+#[test]
+fn each_reason_for_which_updates_wait_is_named_once() {
+    let mut scenario = Scenario::of(config());
+    let of = |why: &str| Postponed {
+        digest: digest('1'),
+        others: Vec::new(),
+        until: Timestamp::MAX,
+        tries: 1,
+        why: why.into(),
+    };
+    scenario.service.durable.postponed = ["disk full", "no such image", "disk full"].map(of).to_vec();
+    let fault = scenario.service.postponed_fault().expect("they wait");
+    assert_eq!(fault.text, "disk full; no such image");
 }
 
 #[test]

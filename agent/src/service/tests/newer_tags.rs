@@ -1,5 +1,7 @@
 //! Scenarios of several newer tags: since when each is known, and which is next after a failure.
 
+use evenkeel_common::wire::FailedUpdate;
+
 use super::*;
 use crate::config::UpdateConfig;
 use crate::model::env_file::find_tag;
@@ -246,6 +248,26 @@ fn a_newer_tag_without_an_image_for_this_machine_is_passed_over_and_shown() {
     (seen.images[0].newer, seen.images[0].remote) = (Some(tagged("3")), Some(digest('4')));
     scenario.at(360).check(seen);
     assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));
+}
+
+#[test]
+fn a_newer_tag_that_is_passed_over_does_not_hide_a_failed_rollback() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    scenario.check(newer("1", '1')).lists(&["3", "2"]);
+    let failed = FailedUpdate {
+        at: scenario.now,
+        image: IMAGE.into(),
+        digest: Some(digest('2').to_string()),
+        reason: "exit code 1".into(),
+        container: None,
+        output: String::new(),
+        rolled_back: false,
+    };
+    scenario.service.durable.rollback_failed = true;
+    scenario.service.durable.failed_update = Some(Box::new(failed.clone()));
+    scenario.fails_to_pull("3", '3', true);
+    assert!(scenario.service.newer_tags().failed[IMAGE].contains_key("3"), "it is passed over");
+    assert_eq!(scenario.record().failed_update, Some(failed));
 }
 
 #[test]

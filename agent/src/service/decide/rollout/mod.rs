@@ -20,6 +20,7 @@ mod snapshot;
 mod step;
 mod swarm;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use evenkeel_common::backoff;
@@ -28,12 +29,13 @@ use jiff::Timestamp;
 
 use crate::model::image::{Digest, ImageId};
 use crate::model::{Container, HookEvent, State};
+use crate::service::compare::Comparison;
 use crate::service::decide::rollout::snapshot::delay_after_copy;
 use crate::service::event::{Event, Fault, FaultCause, Updated};
 use crate::service::health::assess::Trouble;
 use crate::service::health::restart_state;
 use crate::service::input::StepResult;
-use crate::service::observation::{FilesApplied, Observation};
+use crate::service::observation::{FilesApplied, ImageView, Observation};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::handover::OldContainers;
 use crate::service::rollout::plan::{Cause, ImageChange, Postponed};
@@ -153,17 +155,30 @@ impl Service {
         }
     }
 
-    /// Gives up before any container was changed, on images that could not be pulled or a tag that could not be written. The
-    /// update of these images is postponed: each attempt runs the hook `before`, and may move as much data as the first. The
-    /// others are tried without them.
-    fn abandon_for_now(&mut self, blamed: &[ImageChange], why: String, now: Timestamp) {
+    /// Gives up before any container was changed, on what the next check would find again.
+    pub(in crate::service) fn abandon_and_wait(&mut self, why: String, output: String, now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
-        if deployment.plan().cause != Cause::Update {
-            return self.abandon(why, String::new(), now);
+        let all = deployment.plan().image_changes.clone();
+        self.abandon_for_now(&all, why, output, now);
+    }
+
+    /// Gives up before any container was changed, because of these images. Their update is postponed: each attempt runs the
+    /// hook `before`, may move as much data as the first, and is an outage if the data is copied. The others are tried without
+    /// them.
+    fn abandon_for_now(&mut self, blamed: &[ImageChange], why: String, output: String, now: Timestamp) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        if blamed.is_empty() || deployment.plan().cause != Cause::Update {
+            return self.abandon(why, output, now);
         }
-        self.postpone(blamed, why.clone(), delay_after, now);
+        let is_outage = deployment.snapshot.at.is_some();
+        if is_outage {
+            // Each outage is told as such, even if the reason is that of the last one.
+            (self.fault, self.fault_since) = (None, None);
+        }
+        let delay = if is_outage { delay_after_copy } else { delay_after };
+        self.postpone(blamed, why.clone(), delay, now);
         let text = self.postponed_fault().map_or(why, |fault| fault.text);
-        self.abandon(text, String::new(), now);
+        self.abandon(text, output, now);
     }
 
     /// Gives up on the image that could not be pulled, and on those that move to a newer tag with it. If it is not known which,
@@ -186,7 +201,7 @@ impl Service {
             }
             other => other.failure(),
         };
-        self.abandon_for_now(&blamed, why, now);
+        self.abandon_for_now(&blamed, why, String::new(), now);
         let is_lasting = |digest: &Digest| {
             self.durable.postponed.iter().any(|one| one.tries > PROMPT_TRIES && one.is_of(&[digest]))
         };
@@ -230,7 +245,13 @@ impl Service {
         match known {
             // In its place, so that the fault that names all of them stays the same.
             Some(known) => *known = postponed,
-            None => self.durable.postponed.push(postponed),
+            None => {
+                self.durable.postponed.push(postponed);
+                // At most one per image is in force; the oldest are of digests that are gone.
+                if self.durable.postponed.len() > self.config.images.len() {
+                    self.durable.postponed.remove(0);
+                }
+            }
         }
     }
 
@@ -238,41 +259,34 @@ impl Service {
     pub(in crate::service) fn postponed_fault(&self) -> Option<Fault> {
         let texts = self.durable.postponed.iter().map(|one| one.why.as_str());
         let mut texts: Vec<&str> = texts.filter(|text| !text.is_empty()).collect();
-        texts.dedup();
+        let mut seen = BTreeSet::new();
+        texts.retain(|text| seen.insert(*text));
         (!texts.is_empty()).then(|| Fault { text: texts.join("; "), from_check: false })
     }
 
-    /// What was found is postponed and does not begin yet: its fault remains.
-    pub(in crate::service) fn keep_postponed_fault(&mut self, now: Timestamp) {
-        let waits = self.durable.postponed.iter().any(|one| now < one.until);
-        if let Some(fault) = self.postponed_fault().filter(|_| waits) {
-            self.set_fault(Some(fault), now);
-        }
+    /// The same, while one of them does not begin yet.
+    pub(in crate::service) fn waiting_fault(&self, now: Timestamp) -> Option<Fault> {
+        let may_begin = self.config.auto_update && self.can_check();
+        self.postponed_fault().filter(|_| may_begin && self.next_attempt(now).is_some())
     }
 
-    /// Forgets the failures of digests that the registries no longer have under the tags that are followed.
+    /// When the next of the updates that are postponed is tried again.
+    pub(in crate::service) fn next_attempt(&self, now: Timestamp) -> Option<Timestamp> {
+        self.durable.postponed.iter().map(|one| one.until).filter(|until| now < *until).min()
+    }
+
+    /// Forgets the failures of digests that the registries no longer have under the tags that are followed, that run, or that
+    /// are blocked: these are not tried again.
     pub(in crate::service) fn follow_postponed(&mut self, observation: &Observation) {
         if !observation.unanswered.is_empty() {
             return;
         }
-        let remotes: Vec<&Digest> = observation.images.iter().filter_map(|v| v.remote.as_ref()).collect();
-        self.durable.postponed.retain(|one| remotes.iter().any(|remote| one.is_of(&[*remote])));
-    }
-
-    /// Gives up before any container was changed, on what the next check would find again. An update is postponed: each attempt
-    /// runs the hook `before`, and is an outage if the data is copied.
-    pub(in crate::service) fn abandon_and_wait(&mut self, why: String, output: String, now: Timestamp) {
-        let Some(deployment) = &self.durable.deployment else { return };
-        let plan = deployment.plan();
-        let changes = if plan.cause == Cause::Update { plan.image_changes.clone() } else { Vec::new() };
-        let is_outage = !changes.is_empty() && deployment.snapshot.at.is_some();
-        if is_outage {
-            // Each outage is told as such, even if the reason is that of the last one.
-            (self.fault, self.fault_since) = (None, None);
-        }
-        self.abandon(why.clone(), output, now);
-        let delay = if is_outage { delay_after_copy } else { delay_after };
-        self.postpone(&changes, why, delay, now);
+        let is_open = |view: &&ImageView| {
+            !matches!(self.compared(view, observation), Comparison::UpToDate | Comparison::Blocked)
+        };
+        let open = observation.images.iter().filter(is_open);
+        let remotes: Vec<Digest> = open.filter_map(|view| view.remote.clone()).collect();
+        self.durable.postponed.retain(|one| remotes.iter().any(|remote| one.is_of(&[remote])));
     }
 
     /// Reports that a manual redeployment failed.

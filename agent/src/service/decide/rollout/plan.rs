@@ -39,10 +39,7 @@ impl Service {
         }
         kept_tags.extend(tags_blocked_elsewhere(observation, &image_changes));
         match cause {
-            Cause::Update if image_changes.is_empty() => {
-                self.keep_postponed_fault(now);
-                return false;
-            }
+            Cause::Update if image_changes.is_empty() => return false,
             Cause::GoBack(back) if image_changes.is_empty() => {
                 self.not_gone_back(back, wording::go_back::NOT_CONFIGURED.to_owned(), String::new(), now);
                 return false;

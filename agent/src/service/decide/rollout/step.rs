@@ -118,12 +118,12 @@ impl Service {
             }
             StepResult::TagLineChanged => {
                 let text = deployment.plan().tag.as_ref().map(wording::tag_taken).unwrap_or_default();
-                self.abandon_for_now(&moving, text, now);
+                self.abandon_for_now(&moving, text, String::new(), now);
             }
             other => {
                 // It may have been written nevertheless.
                 deployment.note_line_written();
-                self.abandon_for_now(&moving, other.failure(), now);
+                self.abandon_for_now(&moving, other.failure(), String::new(), now);
             }
         }
     }
