@@ -14,7 +14,7 @@ use crate::service::images::OldImage;
 use crate::service::input::StepResult;
 use crate::service::scope::Scope;
 
-use super::definition::{CompareError, Comparison, missing_env_file};
+use super::definition::{CompareError, Comparison, missing_env_file, moved};
 use super::fetch::{Fetch, point_at_running, point_tags, real_name, restore_displaced};
 use super::present;
 
@@ -122,8 +122,11 @@ async fn prepare(
         if let (Some(model), None) = (&model, &start.scope) {
             project.kept_counts = present::kept_counts(containers, model);
         }
+    } else if let (UpMode::Changed, None, Some(model)) = (&up_mode, &start.definition, model.as_deref()) {
+        renewed = moved(world, &project, model, containers).await?;
     }
     let spared = spared(engine, start, containers, &up_mode).await?;
+    renewed.retain(|name| !spared.iter().any(|(c, _)| c.compose_service == *name));
     let is_whole = up_mode.services().is_empty() && !up_mode.is_for_none();
     if let Some(model) = model.as_deref().filter(|_| is_whole) {
         let all = name_all(compose, &mut project, model, containers, &up_mode, &spared).await;

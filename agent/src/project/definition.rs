@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::model::definition::copied;
+use crate::model::definition::{copied, moved_services};
 use crate::model::{
     ComposeError, Container, Difference, EngineError, Model, Project, Reference, Rendered, Running,
 };
@@ -187,6 +187,25 @@ pub(super) async fn of_images(
             format!("the compose files could not be compared with what runs within {} s", LIMIT.as_secs());
         Err(CompareError::Compose(ComposeError { cause, output: String::new() }))
     })
+}
+
+/// Returns the compose services that compose would leave alone although a volume of theirs, or the file of a secret or config,
+/// is another one by now.
+pub(super) async fn moved(
+    world: (&dyn Engine, &dyn Compose),
+    project: &Project,
+    model: &Model,
+    containers: &[Container],
+) -> Result<Vec<String>, CompareError> {
+    let active: Vec<Container> = containers.iter().filter(|c| c.is_active()).cloned().collect();
+    let mut moved = moved_services(model, &active);
+    if !moved.is_empty() {
+        // Compose recreates the others by itself, after their dependencies.
+        let Comparison { rendered, running } =
+            Comparison::read(world, project, model, &moved, &active).await?;
+        moved.retain(|name| rendered.is_exact(name, &running));
+    }
+    Ok(moved)
 }
 
 /// The host paths of bind mounts that are no directories, such as sockets. One that this process can't see counts as a

@@ -17,13 +17,19 @@ fn named(name: &str, image: &str) -> ServiceConfig {
 
 /// Sets up two compose services whose images have this behaviour.
 fn two(behaviour: Behaviour) -> FakeWorld {
+    let fake = two_down(behaviour);
+    fake.operator_up();
+    fake
+}
+
+/// The same, without containers.
+fn two_down(behaviour: Behaviour) -> FakeWorld {
     let fake = new_world();
     for (service, text) in TWO {
         fake.compose_service(service, &reference(text));
         fake.add_image(&reference(text), &old_name(service), behaviour, true);
         fake.push(&reference(text), &old_name(service), behaviour);
     }
-    fake.operator_up();
     fake
 }
 
@@ -316,6 +322,39 @@ async fn a_redeploy_recreates_all_but_the_container_that_the_agent_runs_in() {
     assert!(run_agent(&fake, &config, 2 * LONG, Script::RedeployFirst).await);
     assert_eq!((fake.containers_of("web"), fake.ups()), (web, ups), "nothing else is left");
     assert_eq!(recorded(&fake, &Kind::FORCE_REDEPLOY_FAILED).len(), 1, "{:?}", fake.entries());
+    assert_eq!(fake.violations(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_file_of_a_secret_is_applied_although_compose_leaves_its_containers_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("compose.yml");
+    let fake = two_down(Behaviour::Good);
+    fake.set_compose_file(&file, false);
+    fake.edit_secret("/srv/one");
+    fake.operator_up();
+    let watching = ServiceConfig { compose_watch: true, compose_files: vec![file], ..named("web", WEB) };
+    let config = Arc::new(watching);
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+    assert_eq!(fake.ups(), 0, "{:?}", fake.entries());
+    let (web, api) = (fake.containers_of("web"), fake.containers_of("api"));
+
+    fake.edit_secret("/srv/two");
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+    assert_eq!(recorded(&fake, &Kind::COMPOSE_DRIFT).len(), 1, "{:?}", fake.entries());
+    assert_ne!(fake.containers_of("web"), web, "{:?}", fake.entries());
+    assert_ne!(fake.containers_of("api"), api, "{:?}", fake.entries());
+
+    fake.agent_runs_in("api");
+    let (web, api) = (fake.containers_of("web"), fake.containers_of("api"));
+    fake.edit_secret("/srv/three");
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+    assert_ne!(fake.containers_of("web"), web, "{:?}", fake.entries());
+    assert_eq!(fake.containers_of("api"), api, "{:?}", fake.entries());
+
+    fake.push(&reference(WEB), "v2", Behaviour::Good);
+    assert!(run_agent(&fake, &config, 2 * LONG, Script::Poll).await);
+    assert_eq!(fake.running("web"), [id_of("v2")], "{:?}", fake.entries());
     assert_eq!(fake.violations(), Vec::<String>::new());
 }
 

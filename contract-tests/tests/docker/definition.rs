@@ -1,5 +1,6 @@
 //! An update changes the image and nothing else (DECISIONS 4a).
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -481,6 +482,52 @@ services:
     world.assert_runs("web", "v2");
     let now = world.project.container("job");
     assert_eq!((now.id, now.started_at), (job.id, job.started_at));
+}
+
+#[test]
+fn volumes_secrets_and_configs_that_stay_where_they_are_hold_no_update() {
+    let mut world = World::new("mounted");
+    world.push("web", &Image::good("v1"));
+    let key = write(&world, "files/key", "secret");
+    write(&world, "files/app", "text");
+    let files = Path::new(&key).parent().expect("a folder").display().to_string();
+    write(&world, ".env", &format!("DIR={files}/\n"));
+    let host = world.host.clone();
+    world.project.write_text(&format!(
+        "services:
+  web:
+    image: '{host}/web:latest'
+    labels: {{labels}}
+    stop_grace_period: 1s
+    network_mode: none
+    volumes: ['data:/data', '/cache', 'bound:/bound']
+    secrets: [key]
+    configs: [app]
+volumes:
+  data: {{ labels: {{labels}} }}
+  bound:
+    labels: {{labels}}
+    driver_opts: {{ type: none, o: bind, device: '{files}' }}
+secrets:
+  key: {{ file: '${{DIR}}/key' }}
+configs:
+  app: {{ file: '${{DIR}}../files/app' }}
+"
+    ));
+    by_hand(&world, &["-f", &file(&world), "up", "-d"]);
+    let mounts = |world: &World| -> BTreeMap<String, String> {
+        let seen = inspect(world, "web");
+        let all = seen["Mounts"].as_array().cloned().unwrap_or_default();
+        all.iter().map(|mount| (mount["Destination"].to_string(), mount["Source"].to_string())).collect()
+    };
+    let before = mounts(&world);
+    assert_eq!(before.len(), 5, "{before:?}");
+    let agent = agent(&world);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+    assert_eq!(mounts(&world), before);
 }
 
 #[test]

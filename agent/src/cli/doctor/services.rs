@@ -249,14 +249,15 @@ fn differences(facts: &Facts<'_>) -> Vec<Finding> {
                 )
             } else if let Some(advice) = wording::write_down(std::slice::from_ref(difference)) {
                 format!(
-                    "{advice}. If the files were edited, apply them with `docker compose -p {project} … up -d {}`, or undo \
-                     the edit",
+                    "{advice}. If the files were edited, apply them with `docker compose -p {project} … up -d \
+                     --force-recreate {}`, or undo the edit",
                     difference.service
                 )
             } else {
                 format!(
-                    "apply the files with `docker compose -p {project} … up -d {0}` or `evenkeel redeploy {1}`, or undo the \
-                     edit; if a path or a variable differs only for the agent, write it into the files or an env file",
+                    "apply the files with `docker compose -p {project} … up -d --force-recreate {0}` or `evenkeel redeploy \
+                     {1}`, or undo the edit; if a path or a variable differs only for the agent, write it into the files or an \
+                     env file",
                     difference.service, facts.config.name
                 )
             },

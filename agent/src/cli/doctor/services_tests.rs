@@ -241,7 +241,12 @@ fn what_an_update_would_change_beyond_the_image_is_reported() {
         let (unset, connected) = (Vec::new(), Vec::new());
         stage.differences = vec![Difference { service: "web".to_owned(), what, unset, connected }];
     };
-    assert_found(edited, Error, "no longer define what runs: web: volume /data", "up -d web`");
+    assert_found(
+        edited,
+        Error,
+        "no longer define what runs: web: volume /data",
+        "up -d --force-recreate web`",
+    );
     let of_another_user = |stage: &mut Stage| {
         let (what, unset) = (vec!["volume /data".to_owned()], vec!["HOME".to_owned()]);
         stage.differences =

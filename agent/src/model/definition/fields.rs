@@ -7,6 +7,7 @@ mod uncommon;
 pub(super) mod updated;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
 
@@ -125,24 +126,10 @@ pub(super) fn moved_mounts(name: &str, model: &Model, container: &Value) -> Vec<
 
 /// Reports whether a container binds what the rendered definition has below `home` under another folder: `~` was the home
 /// directory of another user when it was made.
-pub(super) fn binds_below_another_home(service: &Value, container: &Value, home: &str) -> bool {
-    let text =
-        |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let home = home.trim_end_matches('/');
-    let mounts: Vec<&Value> =
-        container.get("Mounts").and_then(Value::as_array).into_iter().flatten().collect();
-    let volumes = service.get("volumes").and_then(Value::as_array).into_iter().flatten();
-    let mut binds = volumes.filter(|volume| text(volume, "type") == "bind");
-    let is_elsewhere = |volume: &Value| {
-        let (source, target) = (unescaped(&text(volume, "source")), unescaped(&text(volume, "target")));
-        let Some(rest) = source.strip_prefix(home).filter(|rest| rest.starts_with('/')) else { return false };
-        mounts.iter().any(|mount| {
-            let bound = text(mount, "Source");
-            let is_it = trimmed(&text(mount, "Destination")) == trimmed(&target);
-            is_it && !bound.starts_with(&format!("{home}/")) && bound.ends_with(trimmed(rest))
-        })
-    };
-    !home.is_empty() && binds.any(is_elsewhere)
+pub(super) fn binds_below_another_home(name: &str, model: &Model, container: &Value, home: &str) -> bool {
+    let Some(service) = model.service(name) else { return false };
+    let sides = Sides { service: service.element(), model, container, image: None };
+    sides.binds_below_another(Path::new(home))
 }
 
 /// Reports whether compose changes a service further before it computes the hash for the label, so that no hash of the files
@@ -248,14 +235,14 @@ impl Sides<'_> {
         let mounts: Vec<&Value> =
             self.actual("/Mounts").and_then(Value::as_array).into_iter().flatten().collect();
         let at = |target: &str| {
-            mounts.iter().copied().find(|mount| trimmed(text(mount, "Destination")) == trimmed(target))
+            mounts.iter().copied().find(|mount| cleaned(text(mount, "Destination")) == cleaned(target))
         };
-        let mut known: BTreeSet<String> = BTreeSet::new();
-        known.extend(self.uses_api_socket().then(|| API_SOCKET.to_owned()));
+        let mut known: BTreeSet<PathBuf> = BTreeSet::new();
+        known.extend(self.uses_api_socket().then(|| cleaned(API_SOCKET)));
         let mut what: BTreeSet<String> = BTreeSet::new();
         for volume in self.wanted("volumes").and_then(Value::as_array).into_iter().flatten() {
             let target = unescaped(text(volume, "target"));
-            known.insert(trimmed(&target).to_owned());
+            known.insert(cleaned(&target));
             let source = unescaped(text(volume, "source"));
             let Some(mount) = at(&target) else {
                 if text(volume, "type") != "tmpfs" {
@@ -264,7 +251,7 @@ impl Sides<'_> {
                 continue;
             };
             let is_same_source = match text(volume, "type") {
-                "bind" => text(mount, "Type") == "bind" && trimmed(text(mount, "Source")) == trimmed(&source),
+                "bind" => text(mount, "Type") == "bind" && cleaned(text(mount, "Source")) == cleaned(&source),
                 "volume" if source.is_empty() => text(mount, "Type") == "volume",
                 "volume" => {
                     let name = self.volume_name(&source).unwrap_or(&source);
@@ -279,9 +266,9 @@ impl Sides<'_> {
             }
         }
         for (target, path) in self.secrets_and_configs() {
-            known.insert(target.clone());
+            known.insert(cleaned(&target));
             if let Some(path) = path
-                && at(&target).is_none_or(|mount| trimmed(text(mount, "Source")) != trimmed(&path))
+                && at(&target).is_none_or(|mount| cleaned(text(mount, "Source")) != cleaned(&path))
             {
                 what.insert(target);
             }
@@ -291,10 +278,10 @@ impl Sides<'_> {
             let target = text(mount, "Destination");
             let is_anonymous = text(mount, "Type") == "volume" && text(mount, "Name").len() == 64;
             let is_declared =
-                declared.is_some_and(|all| all.keys().any(|path| trimmed(path) == trimmed(target)));
+                declared.is_some_and(|all| all.keys().any(|path| cleaned(path) == cleaned(target)));
             // The volumes of other containers are mounted under targets that are not known here.
             if self.wanted("volumes_from").is_none()
-                && !known.contains(trimmed(target))
+                && !known.contains(&cleaned(target))
                 && !is_anonymous
                 && !is_declared
                 && text(mount, "Type") != "tmpfs"
@@ -328,6 +315,27 @@ impl Sides<'_> {
         all
     }
 
+    fn binds_below_another(&self, home: &Path) -> bool {
+        let volumes = self.wanted("volumes").and_then(Value::as_array).into_iter().flatten();
+        let binds = volumes.filter(|volume| text(volume, "type") == "bind");
+        let binds = binds.map(|bind| (unescaped(text(bind, "target")), unescaped(text(bind, "source"))));
+        let files = self.secrets_and_configs().into_iter();
+        let files = files.filter_map(|(target, path)| Some((target, path?)));
+        let mounts = self.actual("/Mounts").and_then(Value::as_array);
+        let is_elsewhere = |(target, source): (String, String)| {
+            let source = cleaned(&source);
+            let rest = source.strip_prefix(home).ok().filter(|rest| !rest.as_os_str().is_empty());
+            let Some(rest) = rest else { return false };
+            mounts.into_iter().flatten().any(|mount| {
+                let bound = Path::new(text(mount, "Source"));
+                let is_it = cleaned(text(mount, "Destination")) == cleaned(&target);
+                is_it && !bound.starts_with(home) && bound.ends_with(rest)
+            })
+        };
+        // It is neither empty nor the root.
+        home.parent().is_some() && binds.chain(files).any(is_elsewhere)
+    }
+
     fn moved_mounts(&self) -> Vec<String> {
         let mut wanted: Vec<(String, &str, String)> = Vec::new();
         for volume in self.wanted("volumes").and_then(Value::as_array).into_iter().flatten() {
@@ -343,8 +351,8 @@ impl Sides<'_> {
         let mounts = self.actual("/Mounts").and_then(Value::as_array);
         wanted.retain(|(target, key, source)| {
             let mut all = mounts.into_iter().flatten();
-            let mount = all.find(|mount| trimmed(text(mount, "Destination")) == trimmed(target));
-            mount.is_some_and(|mount| trimmed(text(mount, key)) != trimmed(source))
+            let mount = all.find(|mount| cleaned(text(mount, "Destination")) == cleaned(target));
+            mount.is_some_and(|mount| cleaned(text(mount, key)) != cleaned(source))
         });
         wanted.into_iter().map(|(target, ..)| format!("volume {target}")).collect()
     }
@@ -758,11 +766,17 @@ fn unescaped(text: &str) -> String {
     text.replace("$$", "$")
 }
 
-fn trimmed(path: &str) -> &str {
-    match path.trim_end_matches('/') {
-        "" => path,
-        trimmed => trimmed,
+/// A path as the engine reports it.
+fn cleaned(path: &str) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for part in Path::new(path).components() {
+        if part == Component::ParentDir {
+            clean.pop();
+        } else {
+            clean.push(part);
+        }
     }
+    clean
 }
 
 /// A number, also as text.

@@ -14,10 +14,12 @@ mod networks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use evenkeel_common::wire::MountRecord;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::compose::{Model, ModelService};
+use super::container::Container;
 
 /// The end of the name of a file with a recorded definition, which compose reads in place of the project's files.
 pub const RECORDED_SUFFIX: &str = ".evenkeel-recorded.json";
@@ -170,10 +172,8 @@ impl Rendered {
     }
 
     fn binds_below_another_home(&self, name: &str, running: &Running) -> bool {
-        self.model.service(name).is_some_and(|service| {
-            let is_elsewhere = |c: &Value| fields::binds_below_another_home(service.element(), c, &self.home);
-            running.of_service(name).any(is_elsewhere)
-        })
+        let is_elsewhere = |c: &Value| fields::binds_below_another_home(name, &self.model, c, &self.home);
+        running.of_service(name).any(is_elsewhere)
     }
 
     fn difference(&self, name: &str, container: &Value, running: &Running) -> Vec<String> {
@@ -278,6 +278,20 @@ impl Running {
         let first = images.next()??.as_str()?;
         images.all(|image| image.and_then(Value::as_str) == Some(first)).then_some(first)
     }
+}
+
+/// Returns the compose services of these containers that mount another volume, or another file of a secret or config, than
+/// this model names. The hash of their definition may be the same.
+pub fn moved_services(model: &Model, containers: &[Container]) -> Vec<String> {
+    let is_moved = |c: &&Container| {
+        let mount =
+            |m: &MountRecord| json!({ "Name": m.name, "Source": m.source, "Destination": m.destination });
+        let mounts: Vec<Value> = c.mounts.iter().map(mount).collect();
+        !fields::moved_mounts(&c.compose_service, model, &json!({ "Mounts": mounts })).is_empty()
+    };
+    let moved: BTreeSet<&str> =
+        containers.iter().filter(is_moved).map(|c| c.compose_service.as_str()).collect();
+    moved.into_iter().map(str::to_owned).collect()
 }
 
 fn label<'a>(container: &'a Value, name: &str) -> &'a str {

@@ -361,6 +361,9 @@ fn mounts_differ_by_their_propagation_size_and_options() {
             "{service} {container}"
         );
     }
+    let mut unclean = bind("");
+    unclean["volumes"][0]["source"] = "/srv//x/../".into();
+    assert_eq!(of(unclean, bound("rprivate"), Some(json!({}))), [""; 0], "the engine cleans the path");
 }
 
 #[test]
@@ -468,6 +471,30 @@ fn a_path_below_another_home_directory_is_told_from_an_edit() {
 }
 
 #[test]
+fn the_file_of_a_secret_below_another_home_directory_is_told_from_an_edit() {
+    let unset = |bound: &str| {
+        let model = json!({
+            "services": { "web": { "secrets": [{ "source": "key" }] } },
+            "secrets": { "key": { "file": "/root/.secrets/db" } },
+        });
+        let labels = json!({ SERVICE_LABEL: "web", HASH_LABEL: "same" });
+        let mount = json!({ "Type": "bind", "Source": bound, "Destination": "/run/secrets/key" });
+        let rendered = Rendered {
+            model: serde_json::from_value(model).expect("a model"),
+            hashes: BTreeMap::from([("web".to_owned(), "same".to_owned())]),
+            home: "/root".to_owned(),
+            ..Rendered::default()
+        };
+        let container = json!({ "Config": { "Labels": labels }, "Mounts": [mount] });
+        let running = Running { containers: vec![container], ..Running::default() };
+        let differences = rendered.differences(&["web".to_owned()], &running);
+        differences.into_iter().map(|difference| difference.unset).collect::<Vec<_>>()
+    };
+    assert_eq!(unset("/home/ann/.secrets/db"), [[HOME.to_owned()]]);
+    assert_eq!(unset("/srv/db"), [[""; 0]], "it was edited");
+}
+
+#[test]
 fn variables_of_a_provider_are_told_from_an_edit() {
     let found = |provider: Value, variables: &[&str]| {
         let web = json!({ "environment": { "DB_MODE": "one" }, "depends_on": { "my-db": null, "db": null } });
@@ -546,11 +573,43 @@ fn another_volume_or_file_behind_the_same_key_differs_although_the_hash_is_equal
         ])
     };
     let none: [&str; 0] = [];
-    assert_eq!(found(named("shop_db"), "/srv/$$key", mounts()), none);
+    for key in ["/srv/$$key", "/srv//x/../$$key", "/../srv/./$$key/"] {
+        assert_eq!(found(named("shop_db"), key, mounts()), none, "{key}");
+    }
     assert_eq!(found(named("db_prod"), "/srv/$$key", mounts()), ["volume /data/"]);
     assert_eq!(found(named("shop_db"), "/srv/other", mounts()), ["volume /run/secrets/key"]);
     assert_eq!(found(json!({}), "/srv/$$key", mounts()), none, "the name is not known");
     assert_eq!(found(named("db_prod"), "/srv/other", Value::Null), none, "nothing is known of the mounts");
+}
+
+#[test]
+fn services_that_mount_another_volume_or_file_than_the_files_name_are_told_by_their_containers() {
+    let model: Model = serde_json::from_value(json!({
+        "services": {
+            "db": { "volumes": [{ "type": "volume", "source": "data", "target": "/data" }] },
+            "web": { "secrets": [{ "source": "key" }] },
+        },
+        "volumes": { "data": { "name": "shop_data" } },
+        "secrets": { "key": { "file": "/srv/keys/../key" } },
+    }))
+    .expect("a model");
+    let of = |service: &str, kind: &str, name: &str, source: &str, destination: &str| Container {
+        mounts: vec![MountRecord {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            source: source.to_owned(),
+            destination: destination.to_owned(),
+            read_only: false,
+        }],
+        ..Container::running(service, "web:1")
+    };
+    let db = |name: &str| of("db", "volume", name, "/var/lib/docker/volumes/x/_data", "/data");
+    let web = |source: &str| of("web", "bind", "", source, "/run/secrets/key");
+    let none: [&str; 0] = [];
+    assert_eq!(moved_services(&model, &[db("shop_data"), web("/srv/key")]), none);
+    assert_eq!(moved_services(&model, &[web("/srv/old"), db("old"), web("/srv/old")]), ["db", "web"]);
+    let gone = of("gone", "volume", "old", "", "/data");
+    assert_eq!(moved_services(&model, &[gone, Container::running("web", "web:1")]), none, "nothing is known");
 }
 
 #[test]

@@ -18,7 +18,8 @@ pub(in crate::service) fn definition_differs(hold: &DefinitionHold, service: &st
             update_by_hand(hold)
         );
     }
-    let command = command(hold, "up -d");
+    // To compose, a service whose volume or secret is in another place is unchanged.
+    let command = command(hold, "up -d --force-recreate");
     let what = format!("the compose files no longer define what runs: {}", texts.join("; "));
     if hold.differences.iter().all(Difference::is_of_connections) {
         return format!(
@@ -183,7 +184,7 @@ mod tests {
             }],
         };
         let text = definition_differs(&hold, "shop");
-        let command = r"`docker compose -p shop -f '/srv/my shop/compose.yml' --project-directory '/srv/it'\''s' --env-file /srv/prod.env up -d web`";
+        let command = r"`docker compose -p shop -f '/srv/my shop/compose.yml' --project-directory '/srv/it'\''s' --env-file /srv/prod.env up -d --force-recreate web`";
         assert!(text.contains(command), "{text}");
     }
 

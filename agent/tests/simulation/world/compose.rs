@@ -128,12 +128,18 @@ impl Compose for FakeWorld {
             if service.starts_first {
                 element["deploy"] = serde_json::json!({ "update_config": { "order": "start-first" } });
             }
+            if !inner.secret_file.is_empty() {
+                element["secrets"] = serde_json::json!([{ "source": "key" }]);
+            }
             element
         };
         let services: serde_json::Map<String, serde_json::Value> =
             inner.definitions(Some(project)).iter().map(|s| (s.name.clone(), element(s))).collect();
         let volumes = serde_json::json!({ "data": { "name": "p_data" }, "more": { "name": "p_more" } });
-        let model = serde_json::json!({ "services": services, "volumes": volumes });
+        let mut model = serde_json::json!({ "services": services, "volumes": volumes });
+        if !inner.secret_file.is_empty() {
+            model["secrets"] = serde_json::json!({ "key": { "file": inner.secret_file } });
+        }
         Ok(serde_json::from_value(model).expect("a model"))
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use evenkeel_agent::model::image::{ImageId, Reference};
 use evenkeel_agent::model::{Container, EventKind, HealthState, HealthTiming, Origin, RestartPolicy, State};
+use evenkeel_common::wire::MountRecord;
 use jiff::{SignedDuration, Timestamp};
 
 /// How an image behaves once it is started.
@@ -126,6 +127,8 @@ pub(super) struct FakeContainer {
     pub(super) origin: Origin,
     /// The version of the compose file's service that it was created with.
     pub(super) made_with: u64,
+    /// The file of the secret that it was created with; empty for none.
+    pub(super) secret_file: String,
     /// It has a restart policy: the engine starts it again when it crashes, and after an engine restart.
     pub(super) restarts_itself: bool,
     pub(super) run: Run,
@@ -277,6 +280,17 @@ impl FakeContainer {
         happened
     }
 
+    pub(super) fn mounts(&self) -> Vec<MountRecord> {
+        let secret = MountRecord {
+            kind: "bind".to_owned(),
+            name: String::new(),
+            source: self.secret_file.clone(),
+            destination: "/run/secrets/key".to_owned(),
+            read_only: true,
+        };
+        Some(secret).filter(|secret| !secret.source.is_empty()).into_iter().collect()
+    }
+
     /// Returns it as the engine's API shows it.
     pub(super) fn view(&self, now: Timestamp) -> Container {
         let timing = HealthTiming {
@@ -325,7 +339,7 @@ impl FakeContainer {
             cpu_limit: None,
             restarts_with: Vec::new(),
             network_of: None,
-            mounts: Vec::new(),
+            mounts: self.mounts(),
         }
     }
 }

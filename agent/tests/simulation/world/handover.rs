@@ -62,6 +62,7 @@ impl Inner {
             image: id,
             behaviour: image.behaviour,
             made_with: *version,
+            secret_file: self.secret_file.clone(),
             origin: origin.clone(),
             restarts_itself: *restarts_itself,
             run: Run::Never,

@@ -159,6 +159,8 @@ struct Inner {
     /// The compose services in whose containers the agent runs.
     of_agent: BTreeSet<String>,
     services: Vec<Definition>,
+    /// The file of the secret that all services have; empty for none.
+    secret_file: String,
     data: data::Data,
     env_file: Option<env_file::EnvFile>,
     engine_down: bool,
@@ -315,6 +317,13 @@ impl FakeWorld {
     pub(crate) fn edit_image(&self, service: &str, reference: &Reference) {
         let mut inner = self.lock();
         inner.services.iter_mut().filter(|s| s.name == service).for_each(|s| s.reference = reference.clone());
+    }
+
+    /// Edits the file of the secret that all services have.
+    pub(crate) fn edit_secret(&self, file: &str) {
+        let mut inner = self.lock();
+        inner.secret_file = file.to_owned();
+        inner.write_file();
     }
 
     /// Lets the agent run in the container of a compose service.

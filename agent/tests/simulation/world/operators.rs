@@ -306,7 +306,7 @@ impl Inner {
     pub(super) fn write_file(&self) {
         let Some(file) = &self.file else { return };
         let versions: Vec<u64> = self.services.iter().map(|service| service.version).collect();
-        let text = format!("{versions:?} {}", self.is_file_broken);
+        let text = format!("{versions:?} {} {}", self.is_file_broken, self.secret_file);
         std::fs::write(file, text).expect("the file can be written");
     }
 

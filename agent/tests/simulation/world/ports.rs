@@ -20,7 +20,7 @@ use evenkeel_agent::ports::{
     PullProgress, Registry, Signatures, Swarm, Tags, Urgency,
 };
 use evenkeel_common::store::{Change, Store, StoreError};
-use evenkeel_common::wire::{FleetAnswer, FleetAsk, Inventory};
+use evenkeel_common::wire::{FleetAnswer, FleetAsk, Inventory, MountRecord};
 use futures_util::FutureExt;
 use futures_util::stream::BoxStream;
 use jiff::Timestamp;
@@ -73,7 +73,11 @@ impl Engine for FakeWorld {
                     "version": c.made_with.to_string(),
                 });
                 let config = serde_json::json!({ "Image": c.reference.tagged(), "Labels": labels });
-                serde_json::json!({ "Config": config })
+                let mount = |m: &MountRecord| {
+                    serde_json::json!({ "Type": m.kind, "Source": m.source, "Destination": m.destination })
+                };
+                let mounts: Vec<serde_json::Value> = c.mounts().iter().map(mount).collect();
+                serde_json::json!({ "Config": config, "Mounts": mounts })
             };
             let named = inner.containers.iter().filter(|c| ids.contains(&c.id));
             Ok(Running { containers: named.map(container).collect(), ..Running::default() })

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Sides, amount, plain, trimmed, unescaped, words};
+use super::{Sides, amount, cleaned, plain, unescaped, words};
 
 /// What podman reports as every container's runtime.
 const PODMANS_RUNTIME: &str = "oci";
@@ -181,7 +181,7 @@ impl Sides<'_> {
         let mut what = Vec::new();
         for volume in self.wanted("volumes").and_then(Value::as_array).into_iter().flatten() {
             let target = unescaped(&text(volume, "/target"));
-            let is_at = |value: &Value, key: &str| trimmed(&text(value, key)) == trimmed(&target);
+            let is_at = |value: &Value, key: &str| cleaned(&text(value, key)) == cleaned(&target);
             let differs = match text(volume, "/type").as_str() {
                 "bind" => {
                     let mount = list("/Mounts").find(|mount| is_at(mount, "/Destination"));
