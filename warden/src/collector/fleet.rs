@@ -2,7 +2,7 @@
 //! can only defer one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use evenkeel_common::wire::{FleetAnswer, FleetDecisions, FleetImages, Inventory, Permission};
@@ -69,6 +69,8 @@ pub(super) struct Fleet {
     /// When everything was last read from the store: at the start, and after the store has lost something.
     loaded_at: parking_lot::Mutex<Option<Timestamp>>,
     answers: [AtomicU64; 3],
+    /// Whether a question could not be answered from the store: it may be that the store can only be read.
+    is_doubted: AtomicBool,
     /// Since when the clock is ahead of the last retention by more than a day.
     leap: parking_lot::Mutex<Option<Instant>>,
 }
@@ -85,6 +87,11 @@ impl Fleet {
     /// Returns the fuse, if it is enabled.
     pub(super) fn fuse(&self) -> Option<FuseRule> {
         Some(self.rules().1).filter(|rule| rule.rollbacks > 0)
+    }
+
+    /// Returns whether the store has to be checked for being writable, and forgets that.
+    pub(super) fn take_doubt(&self) -> bool {
+        self.is_doubted.swap(false, Ordering::Relaxed)
     }
 
     /// Applies values read from the store, and wakes waiting long polls.
@@ -186,9 +193,12 @@ impl Collector {
             self.answer_from_memory(asking)
         } else if let Some(why) = self.over_limit(asking) {
             answer::over_limit(why)
+        } else if let Ok(Ok(reply)) = timeout(ASK_TIME, self.try_ask(asking)).await {
+            reply
         } else {
-            let asked = timeout(ASK_TIME, self.try_ask(asking)).await;
-            asked.ok().and_then(Result::ok).unwrap_or_else(|| self.answer_from_memory(asking))
+            // Agents wait for their patience only once the store counts as away. Without news, nothing else is written.
+            self.fleet.is_doubted.store(true, Ordering::Relaxed);
+            self.answer_from_memory(asking)
         };
         let kind = match reply.answer {
             Permission::Go => 0,

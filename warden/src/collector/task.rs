@@ -135,9 +135,10 @@ impl Task {
         }
     }
 
-    /// Checks whether a store that could not be written can be written again.
+    /// Checks whether a store can be written that could not be, or that may not be.
     async fn probe(&self) {
-        if self.collector.store.borrow().write.is_none() {
+        let is_doubted = self.collector.fleet.take_doubt();
+        if !is_doubted && self.collector.store.borrow().write.is_none() {
             return;
         }
         let started = Instant::now();

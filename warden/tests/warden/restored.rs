@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use evenkeel_common::clock::TokioClock;
 use evenkeel_common::sse::Frame;
 use evenkeel_common::supervisor::TaskSet;
-use evenkeel_common::wire::{FreezeScope, Inventory};
+use evenkeel_common::wire::{FreezeScope, Inventory, Permission};
+use evenkeel_warden::fleet::answer::Asking;
 use evenkeel_warden::fleet::decisions::Decision;
 use evenkeel_warden::keep::embedded::Embedded;
 use evenkeel_warden::keep::{self, Change, Keep, KeepError, News, Position};
@@ -16,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{in_memory, new_collector};
+use crate::support::{eventually, in_memory, new_collector};
 
 /// A store that can be replaced by another one while wardens use it, with or without damage: a database that was restored
 /// from a backup, or a damaged file.
@@ -25,11 +26,27 @@ struct Restored {
     /// The store that the session which reads what is new still sees, if it is another one.
     watched: Mutex<Option<Arc<dyn Keep>>>,
     damage: Mutex<Option<String>>,
+    writes: Mutex<Writes>,
+}
+
+/// What becomes of writes.
+#[derive(Clone, Copy, Default)]
+enum Writes {
+    #[default]
+    Work,
+    Fail,
+    /// Those of leases hang, and the others fail.
+    Hang,
 }
 
 impl Restored {
     fn new(keep: Arc<dyn Keep>) -> Arc<Self> {
-        Arc::new(Self { keep: Mutex::new(keep), watched: Mutex::default(), damage: Mutex::default() })
+        Arc::new(Self {
+            keep: Mutex::new(keep),
+            watched: Mutex::default(),
+            damage: Mutex::default(),
+            writes: Mutex::default(),
+        })
     }
 
     fn now(&self) -> Arc<dyn Keep> {
@@ -44,7 +61,11 @@ impl Keep for Restored {
         changes: Vec<Change>,
         now: jiff::Timestamp,
     ) -> Result<Vec<keep::Outcome>, KeepError> {
-        self.now().commit(changes, now).await
+        let writes = *self.writes.lock();
+        match writes {
+            Writes::Work => self.now().commit(changes, now).await,
+            Writes::Fail | Writes::Hang => Err(KeepError("it is read-only".to_owned())),
+        }
     }
     async fn news(&self, after: Position, limit: usize) -> Result<News, KeepError> {
         let watched = self.watched.lock().clone();
@@ -60,7 +81,12 @@ impl Keep for Restored {
         self.now().value(name).await
     }
     async fn swap(&self, name: &str, expected: u64, value: Vec<u8>) -> Result<Option<u64>, KeepError> {
-        self.now().swap(name, expected, value).await
+        let writes = *self.writes.lock();
+        match writes {
+            Writes::Work => self.now().swap(name, expected, value).await,
+            Writes::Fail => Err(KeepError("it is read-only".to_owned())),
+            Writes::Hang => std::future::pending().await,
+        }
     }
     async fn remove(&self, name: &str, expected: u64) -> Result<bool, KeepError> {
         self.now().remove(name, expected).await
@@ -136,6 +162,32 @@ async fn a_store_whose_sessions_see_different_states_is_away_until_they_agree() 
     *keep.watched.lock() = None;
     task.prepare().await;
     assert_eq!((error(), collector.machine_records()[0].online), (None, Some(false)));
+}
+
+/// A lease may be all that is written for days.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_can_only_be_read_is_away_once_a_lease_could_not_be_taken() {
+    for writes in [Writes::Fail, Writes::Hang] {
+        let keep = Restored::new(in_memory());
+        let (stop, tasks) = (CancellationToken::new(), TaskSet::new());
+        let (collector, mut task) = new_collector(&["a"], keep.clone());
+        task.prepare().await;
+        tasks.spawn("collector", task.run(stop.clone()));
+        let is_away = || collector.store_state().borrow().error().is_some();
+        *keep.writes.lock() = writes;
+        let (repository, image, digest) = ("r:5000/web", "r:5000/web:1", "sha256:new");
+        let asking =
+            Asking { agent: "a", ring: 0, service: "web", repository, image, digest, progress: None };
+        assert!(!is_away());
+        assert_eq!(collector.ask(&asking).await.answer, Permission::Wait);
+        eventually("the store counts as away", is_away).await;
+        assert_eq!(collector.decisions_for("a").store.as_deref(), Some("away"));
+        *keep.writes.lock() = Writes::Work;
+        eventually("the store is back", || !is_away()).await;
+        assert_eq!(collector.ask(&asking).await.answer, Permission::Go);
+        stop.cancel();
+        assert!(tasks.finish(Duration::from_secs(10)).await);
+    }
 }
 
 /// What could not be saved of a damaged store is not shown until the next restart. Commits follow each other so closely that
