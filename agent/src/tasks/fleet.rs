@@ -210,7 +210,7 @@ impl FleetListener {
                     let contact = known.contact + u64::from(is_first);
                     let view = known.with_decisions(response.decisions, response.date, now());
                     let store_away = view.store_away.or_else(|| is_storeless.then(now));
-                    self.show(FleetView { contact, store_away, ..view }).await;
+                    self.show(FleetView { store_away, contact, ..view }).await;
                     if news.0.elapsed() > WAIT {
                         news = (Instant::now(), 0);
                     }
@@ -560,7 +560,7 @@ mod tests {
         let sink = said.clone();
         let record = move |entry: AuditEntry| sink.lock().push((entry.event, entry.level));
         let listener = listener(Arc::new(StoreReturns(Mutex::default())), Arc::new(record));
-        let _ = timeout(SILENCE - Duration::from_secs(1), listener.poll()).await;
+        let _ = timeout(Duration::from_secs(29), listener.poll()).await;
         assert_eq!((listener.view.borrow().store_away, said.lock().len()), (None, 0));
         let _ = timeout(Duration::from_secs(40), listener.poll()).await;
         assert!(listener.view.borrow().store_away.is_some());

@@ -303,6 +303,12 @@ impl Postponed {
         let is_known = |digest: &&Digest| **digest == self.digest || self.others.contains(digest);
         !digests.is_empty() && digests.iter().all(is_known)
     }
+
+    /// Reports whether it is about all that another one is about.
+    pub(in crate::service) fn covers(&self, other: &Self) -> bool {
+        let digests: Vec<&Digest> = std::iter::once(&other.digest).chain(&other.others).collect();
+        self.is_of(&digests)
+    }
 }
 
 /// The hooks of a deployment.

@@ -360,7 +360,7 @@ fn unanswered() -> Result<FleetAnswer, FleetError> {
 #[test]
 fn one_missing_answer_holds_every_ring_while_a_warden_may_be_there() {
     for (ring, link) in [(0, Link::Present), (0, Link::Unknown), (1, Link::Present)] {
-        let mut held = scenario(FleetView { ring, link, ..present() });
+        let mut held = scenario(FleetView { link, ring, ..present() });
         assert!(held.asks_fleet());
         assert!(held.fleet_answers(unanswered()).releases(), "the answer may have been lost");
         assert!(!held.asks_fleet(), "ring {ring}, {link:?}");

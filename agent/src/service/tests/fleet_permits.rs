@@ -66,7 +66,7 @@ fn a_store_that_stays_away_holds_every_ring_for_its_patience() {
 #[test]
 fn after_a_restart_the_warden_is_asked_although_its_store_was_away_for_longer_than_the_patience() {
     let (store_away, patience) = (Some(Timestamp::UNIX_EPOCH), Duration::ZERO);
-    let stored = FleetView { store_away, patience, ..present() };
+    let stored = FleetView { patience, store_away, ..present() };
     assert!(scenario(stored.clone()).asks_fleet(), "its store may be back");
     assert!(scenario(FleetView { contact: 1, ..stored }).begins(), "it has said that it is not");
 }

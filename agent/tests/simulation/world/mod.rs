@@ -322,7 +322,7 @@ impl FakeWorld {
     /// Edits the file of the secret that all services have.
     pub(crate) fn edit_secret(&self, file: &str) {
         let mut inner = self.lock();
-        inner.secret_file = file.to_owned();
+        file.clone_into(&mut inner.secret_file);
         inner.write_file();
     }
 

@@ -242,16 +242,17 @@ impl Service {
             tries,
             why,
         };
-        match known {
-            // In its place, so that the fault that names all of them stays the same.
-            Some(known) => *known = postponed,
-            None => {
-                self.durable.postponed.push(postponed);
-                // At most one per image is in force; the oldest are of digests that are gone.
-                if self.durable.postponed.len() > self.config.images.len() {
-                    self.durable.postponed.remove(0);
-                }
-            }
+        // In its place, so that the fault that names all of them stays the same.
+        if let Some(known) = known {
+            *known = postponed;
+            return;
+        }
+        // What has failed of a part of these images was got over since.
+        self.durable.postponed.retain(|one| !postponed.covers(one));
+        self.durable.postponed.push(postponed);
+        // At most one per image is in force; the oldest are of digests that are gone.
+        if self.durable.postponed.len() > self.config.images.len() {
+            self.durable.postponed.remove(0);
         }
     }
 
