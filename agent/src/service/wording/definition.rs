@@ -299,8 +299,8 @@ mod tests {
         let project = Project { name: "shop".into(), ..Project::default() };
         let hold = DefinitionHold { project, differences: vec![difference] };
         let text = definition_differs(&hold, "shop");
-        let end = "write it into the compose file and run `docker compose -p shop up -d web`, or drop it with POST \
-                   /redeploy/shop";
+        let end = "write it into the compose file and run `docker compose -p shop up -d --force-recreate web`, or drop \
+                   it with POST /redeploy/shop";
         assert!(text.ends_with(end) && !text.contains("undo the edit"), "{text}");
         assert_eq!(definition_cleared_by(&hold, "shop"), "POST /redeploy/shop");
     }
