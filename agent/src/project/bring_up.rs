@@ -210,7 +210,9 @@ async fn guard(
             && from.repository == to.repository
             && start.tags.iter().any(|(reference, _)| reference == to)
     };
-    let differences = comparison.differences(&services, is_own_change);
+    let mut differences = comparison.differences(&services, is_own_change);
+    // What `docker update` has changed is lost, but what is down or failing comes up.
+    differences.retain(|difference| !difference.is_of_settings());
     if differences.is_empty() {
         return Ok(None);
     }

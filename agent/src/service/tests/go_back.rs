@@ -369,6 +369,38 @@ fn what_a_person_has_stopped_is_not_started() {
     assert!(entry.reason.as_deref().is_some_and(|why| why.contains("are stopped")), "{entry:#?}");
 }
 
+#[test]
+fn what_docker_update_has_changed_keeps_no_failing_image_but_a_person_is_told_of_it() {
+    let with = |what: &str| {
+        let difference = Difference {
+            service: "web".into(),
+            what: vec![what.to_owned()],
+            unset: Vec::new(),
+            connected: Vec::new(),
+        };
+        let definition = Definition {
+            model: Arc::default(),
+            differences: [(IMAGE.to_owned(), vec![difference])].into(),
+            ..Definition::default()
+        };
+        Observation { definition: Some(Ok(definition)), ..seen('2', '2') }
+    };
+    for (what, goes_back) in [("memory limit (changed since)", true), ("entrypoint", false)] {
+        let mut scenario = on_watch();
+        for _ in 0..3 {
+            scenario.later(30).crashes();
+        }
+        scenario.later(30).looks();
+        scenario.check(with(what));
+        assert_eq!(matches!(scenario.service.wanted, Some(Cause::GoBack(_))), goes_back, "{what}");
+    }
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2')]);
+    scenario.asked_back(None);
+    scenario.check(with("memory limit (changed since)"));
+    assert_eq!(scenario.kinds(), [Kind::ROLLBACK_FAILED]);
+}
+
 /// An update whose containers are watched.
 fn on_watch() -> Scenario {
     let mut scenario = Scenario::of(watched());
