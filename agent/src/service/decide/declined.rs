@@ -65,5 +65,7 @@ fn is_put_back(view: &ImageView, memory: &ImageMemory) -> bool {
             && local.digests.iter().any(|digest| memory.has_left(digest))
     };
     let is_of_tag = view.newer.is_none() && view.from == view.reference;
-    is_of_tag && !view.running.is_empty() && view.running.iter().all(was_left)
+    // What was only pulled never ran here, so that nobody has replaced it.
+    let has_run = memory.pulled.is_none() || memory.pulled != view.remote;
+    is_of_tag && has_run && !view.running.is_empty() && view.running.iter().all(was_left)
 }

@@ -203,6 +203,16 @@ fn an_image_that_a_person_has_put_back_stays_until_the_registry_has_another_dige
 }
 
 #[test]
+fn an_image_that_was_only_pulled_is_deployed_once_the_earlier_one_that_was_put_back_runs_again() {
+    let mut scenario = put_back();
+    // The registry had it while the service was down.
+    let memory = scenario.service.durable.images.of(IMAGE);
+    (memory.pulled, memory.published) = (Some(digest('3')), Some(digest('3')));
+    scenario.later(60).check(seen('3', '1'));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))), "it never ran");
+}
+
+#[test]
 fn an_older_image_that_was_only_started_again_or_is_unknown_here_is_updated() {
     let mut started = seen('2', '1');
     started.images[0].tagged = Some(LocalImage { id: id('2'), digests: vec![digest('2')], size: 1 });
