@@ -34,7 +34,8 @@ struct Call {
 pub(super) async fn bring_up(fetch: &Fetch<'_>, start: BringUp) -> Result<StepResult, EngineError> {
     let (engine, compose) = (&*fetch.world.engine, &*fetch.world.compose);
     let containers = engine.containers(&Members::Project(start.project.name.clone())).await?;
-    if start.must_look && start.scope.as_ref().is_some_and(|scope| !scope.is_as_before(&containers)) {
+    let model = start.definition.as_deref();
+    if start.must_look && start.scope.as_ref().is_some_and(|scope| !scope.is_as_before(&containers, model)) {
         return Ok(StepResult::Looked { containers });
     }
     let call = match prepare((engine, compose), &start, &containers).await {

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 
-use crate::model::{Container, Difference};
 use crate::model::image::Digest;
+use crate::model::{Container, Difference};
 use crate::service::decide::history::NoWayBack;
 use crate::service::event::{Event, GoBackEnd, GoBackResult};
 use crate::service::input::ServiceReply;
