@@ -40,6 +40,10 @@ impl Service {
             memory.published = None;
             if !is_manual && memory.blocked.as_ref() != Some(remote) {
                 if !is_in_swarm {
+                    // What was put back was proven before. A probation that was interrupted says nothing against it.
+                    if view.running.iter().any(|local| memory.is_unproven(&local.id)) {
+                        memory.unproven = None;
+                    }
                     // `auto_start` must not set the tag to the image that was declined.
                     let target = view.running.first().map(|local| compare::old_image(view, local));
                     memory.keep_target(target.as_ref());

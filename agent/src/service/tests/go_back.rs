@@ -203,6 +203,18 @@ fn an_image_that_a_person_has_put_back_stays_until_the_registry_has_another_dige
 }
 
 #[test]
+fn an_image_that_was_put_back_is_started_again_although_its_probation_was_interrupted() {
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2')]);
+    scenario.service.durable.images.of(IMAGE).unproven = Some(id('1'));
+    scenario.later(60).check(seen('2', '1'));
+    let memory = scenario.service.durable().images.get(IMAGE);
+    assert_eq!(memory.declined, Some(digest('2')));
+    assert_eq!(memory.proven.as_ref().map(|image| &image.id), Some(&id('1')));
+    assert_eq!(scenario.act(), None);
+}
+
+#[test]
 fn an_image_that_was_only_pulled_is_deployed_once_the_earlier_one_that_was_put_back_runs_again() {
     let mut scenario = put_back();
     // The registry had it while the service was down.
