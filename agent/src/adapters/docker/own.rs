@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::net::IpAddr;
 
 use serde_json::Value;
 
@@ -118,9 +119,18 @@ fn between<'a>(endpoint: &Endpoint, own: &[&Value], listed: &'a [Value]) -> Vec<
     }
     running.retain(|one| {
         let mut ports = answer::list(one, "/Ports").iter();
-        port.is_some() && ports.any(|published| answer::amount(published, "/PublicPort") == port)
+        port.is_some_and(|port| ports.any(|published| leads_to(published, host, port)))
     });
     running
+}
+
+/// Whether this published port is what a connection to that host and port reaches.
+fn leads_to(published: &Value, host: &str, port: u64) -> bool {
+    let is_tcp = answer::text(published, "/Type").is_none_or(|kind| kind == "tcp");
+    let ip = answer::text(published, "/IP").unwrap_or("0.0.0.0");
+    // A name may be that of any address.
+    let is_at = ["0.0.0.0", "::", host].contains(&ip) || host.parse::<IpAddr>().is_err();
+    is_tcp && is_at && answer::amount(published, "/PublicPort") == Some(port)
 }
 
 /// The networks of a listed container, by name.
@@ -259,6 +269,25 @@ mod tests {
             let expected: BTreeMap<String, Need> =
                 expected.into_iter().map(|(digit, need)| (hex(digit), need)).collect();
             assert_eq!(traces.needed(&endpoint, &listed), expected, "{endpoint}");
+        }
+    }
+
+    #[test]
+    fn a_port_leads_to_the_engine_only_if_it_is_published_over_tcp_and_at_that_address() {
+        for (host, ip, kind, expected) in [
+            ("127.0.0.1", "0.0.0.0", "tcp", true),
+            ("127.0.0.1", "127.0.0.1", "tcp", true),
+            ("127.0.0.1", "", "tcp", true),
+            ("[::1]", "::", "tcp", true),
+            ("localhost", "127.0.0.1", "tcp", true),
+            ("127.0.0.1", "192.168.0.5", "tcp", false),
+            ("127.0.0.1", "0.0.0.0", "udp", false),
+        ] {
+            let port = json!({"IP": ip, "PrivatePort": 2375, "PublicPort": 2375, "Type": kind});
+            let mut listed = container('a', "bridge");
+            listed["Ports"] = json!([port]);
+            let needed = Traces::default().needed(&Endpoint::Tcp(format!("{host}:2375")), &[listed]);
+            assert_eq!(needed.len(), usize::from(expected), "{host} {ip} {kind}");
         }
     }
 
