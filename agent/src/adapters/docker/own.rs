@@ -70,7 +70,8 @@ impl Traces {
     pub(super) fn needed(&self, endpoint: &Endpoint, listed: &[Value]) -> BTreeMap<String, Need> {
         let own = self.candidates(listed);
         let between = between(endpoint, &own, listed).into_iter().map(|one| (one, Need::ForEngine));
-        let all = between.chain(own.iter().map(|one| (*one, Need::ToRun)));
+        let need = if own.len() > 1 { Need::MayRun } else { Need::ToRun };
+        let all = between.chain(own.iter().map(|one| (*one, need)));
         all.map(|(one, need)| (id(one).to_owned(), need)).collect()
     }
 
@@ -303,10 +304,15 @@ mod tests {
             assert!(error.contains("containers a, b,") && error.contains("network of its own"), "{error}");
         }
         assert_eq!(traces.without_own(users(&[2]), &listed).unwrap(), users(&[2]), "it does not matter");
+        let socket = Endpoint::Unix("/var/run/docker.sock".into());
+        let all = |need: Need| -> BTreeMap<String, Need> { [(hex('a'), need), (hex('b'), need)].into() };
+        assert_eq!(traces.needed(&socket, &listed), all(Need::MayRun));
+        assert!(Need::MayRun.to_string().contains("run the agent with a network of its own"));
         // The cgroup knows.
         let cgroup = format!("0::/system.slice/docker-{}.scope\n", hex('b'));
         let traces = Traces { mountinfo: mountinfo.clone(), cgroup };
         assert_eq!(traces.without_own(users(&[0, 1, 2]), &listed).unwrap(), users(&[0, 2]));
+        assert_eq!(traces.needed(&socket, &listed), BTreeMap::from([(hex('b'), Need::ToRun)]));
         // The container is gone whose network it has.
         let traces = Traces { mountinfo: mountinfo.clone(), cgroup: "0::/\n".into() };
         let left = &listed[1..];
