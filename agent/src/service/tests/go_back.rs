@@ -190,7 +190,7 @@ fn an_image_that_a_person_has_put_back_stays_until_the_registry_has_another_dige
     assert_eq!(scenario.act(), None);
     assert_eq!(scenario.kinds(), [Kind::UPDATE_AVAILABLE], "it is told once");
     let waiting = scenario.record().waiting.expect("it says what it waits for");
-    assert!(waiting.why.contains("was replaced manually"), "{waiting:?}");
+    assert!(waiting.why.contains("was replaced here by something other than Evenkeel"), "{waiting:?}");
     let proven = scenario.service.durable().images.get(IMAGE).proven.clone();
     assert_eq!(proven.map(|image| image.id), Some(id('1')), "nothing sets the tag back");
     scenario.later(60).check(seen('3', '1'));
