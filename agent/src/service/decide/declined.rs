@@ -24,6 +24,10 @@ impl Service {
             let image = &view.configured;
             let memory = self.durable.images.of(image);
             let runs = view.running.iter().any(|local| local.digests.contains(remote));
+            if runs {
+                // Whoever has started it, it is no longer only pulled.
+                memory.pulled = None;
+            }
             if runs || is_manual || memory.declined.as_ref() != Some(remote) {
                 memory.declined = None;
             }

@@ -222,6 +222,12 @@ fn an_image_that_was_only_pulled_is_deployed_once_the_earlier_one_that_was_put_b
     (memory.pulled, memory.published) = (Some(digest('3')), Some(digest('3')));
     scenario.later(60).check(seen('3', '1'));
     assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))), "it never ran");
+
+    let mut scenario = put_back();
+    let memory = scenario.service.durable.images.of(IMAGE);
+    (memory.pulled, memory.published) = (Some(digest('3')), Some(digest('3')));
+    scenario.later(60).check(seen('3', '3')).later(60).check(seen('3', '1'));
+    assert_eq!(scenario.act(), None, "a person had started it, and has put the earlier one back");
 }
 
 #[test]
