@@ -56,6 +56,8 @@ impl fmt::Display for Manager {
 pub enum Need {
     /// It runs in it.
     ToRun,
+    /// It may run in it: several containers have the agent's network, and it can't tell which of them is its own.
+    MayRun,
     /// It reaches the engine through it.
     ForEngine,
 }
@@ -64,6 +66,10 @@ impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Need::ToRun => "in which the agent runs",
+            Need::MayRun => {
+                "which shares its network with the agent and may be the agent's own (to rule that out, run the agent with a \
+                 network of its own)"
+            }
             Need::ForEngine => "through which the agent reaches the engine",
         })
     }

@@ -34,7 +34,8 @@ struct Call {
 pub(super) async fn bring_up(fetch: &Fetch<'_>, start: BringUp) -> Result<StepResult, EngineError> {
     let (engine, compose) = (&*fetch.world.engine, &*fetch.world.compose);
     let containers = engine.containers(&Members::Project(start.project.name.clone())).await?;
-    if start.must_look && start.scope.as_ref().is_some_and(|scope| !scope.is_as_before(&containers)) {
+    let model = start.definition.as_deref();
+    if start.must_look && start.scope.as_ref().is_some_and(|scope| !scope.is_as_before(&containers, model)) {
         return Ok(StepResult::Looked { containers });
     }
     let call = match prepare((engine, compose), &start, &containers).await {
@@ -210,7 +211,9 @@ async fn guard(
             && from.repository == to.repository
             && start.tags.iter().any(|(reference, _)| reference == to)
     };
-    let differences = comparison.differences(&services, is_own_change);
+    let mut differences = comparison.differences(&services, is_own_change);
+    // What `docker update` has changed is lost, but what is down or failing comes up.
+    differences.retain(|difference| !difference.is_of_settings());
     if differences.is_empty() {
         return Ok(None);
     }

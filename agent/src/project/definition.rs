@@ -99,7 +99,7 @@ impl Comparison {
     pub(crate) fn is_exact(&self, service: &str) -> bool {
         let differences = self.rendered.differences(&[service.to_owned()], &self.running);
         self.rendered.is_exact(service, &self.running)
-            && differences.iter().all(Difference::is_of_connections)
+            && differences.iter().all(|one| one.is_of_connections() || one.is_of_settings())
     }
 }
 
@@ -330,6 +330,27 @@ mod tests {
         };
         assert!(is_exact("shop_db"));
         assert!(!is_exact("shop_db_2"));
+    }
+
+    #[test]
+    fn a_dependency_that_docker_update_has_changed_is_left_alone() {
+        let is_exact = |hash: &str| {
+            let rendered = Rendered {
+                model: serde_json::from_value(json!({ "services": { "db": {} } })).expect("a model"),
+                hashes: [("db".to_owned(), "same".to_owned())].into(),
+                ..Rendered::default()
+            };
+            let labels =
+                json!({ "com.docker.compose.service": "db", "com.docker.compose.config-hash": hash });
+            let host = json!({ "RestartPolicy": { "Name": "always" } });
+            let container = json!({ "Config": { "Labels": labels }, "HostConfig": host });
+            let running = Running { containers: vec![container], ..Running::default() };
+            let comparison = Comparison { rendered, running };
+            assert_eq!(comparison.differences(&["db".to_owned()], |_, _| false).len(), 1, "{hash}");
+            comparison.is_exact("db")
+        };
+        assert!(is_exact("same"), "compose does not notice it");
+        assert!(!is_exact("other"), "it was edited, too");
     }
 
     #[tokio::test]

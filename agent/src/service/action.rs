@@ -222,7 +222,8 @@ pub struct BringUp {
     pub definition: Option<Arc<Model>>,
     /// Whether the files are compared with the containers first: nothing but what exists is brought up.
     pub is_guarded: bool,
-    /// Whether the containers must be as they were before: if not, they are returned, and compose does not run.
+    /// Whether the containers that are brought up must be as they were before: if not, all are returned, and compose does not
+    /// run.
     pub must_look: bool,
 }
 

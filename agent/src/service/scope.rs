@@ -81,11 +81,16 @@ impl Scope {
         }
     }
 
-    /// Reports whether all containers that ran before still run, or are about to be started again by the engine.
-    pub fn is_as_before(&self, containers: &[Container]) -> bool {
+    /// Returns the containers that ran before, of all compose services that the update brings up, be it in parts.
+    pub fn ran(&self, model: Option<&Model>) -> impl Iterator<Item = &Baseline> {
+        let up = Self { part: Part::All, ..self.clone() }.services(model);
+        self.before.iter().filter(move |was| was.running && up.services().contains(&was.compose_service))
+    }
+
+    /// Reports whether all of them still run, or are about to be started again by the engine.
+    pub fn is_as_before(&self, containers: &[Container], model: Option<&Model>) -> bool {
         let runs = |c: &Container| c.is_active() && !c.is_stopping;
-        let mut ran = self.before.iter().filter(|was| was.running);
-        ran.all(|was| containers.iter().any(|c| c.id == was.id && runs(c)))
+        self.ran(model).all(|was| containers.iter().any(|c| c.id == was.id && runs(c)))
     }
 
     /// Reports whether a service on an image for which `is_of` holds is brought up because its image changes, be it a job that
@@ -251,11 +256,33 @@ mod tests {
         let scope = scope("web:1", &[was("web", "web:1", true), was("job", "web:1", false)]);
         let web = |id: &str, state: State| {
             let web = Container { id: id.to_owned(), state, ..Container::running("web", "web:1") };
-            scope.is_as_before(&[web])
+            scope.is_as_before(&[web], None)
         };
         assert!(web("web", State::Running) && web("web", State::Restarting));
         assert!(!web("web", State::Exited) && !web("web", State::Paused) && !web("other", State::Running));
-        assert!(!scope.is_as_before(&[]));
+        assert!(!scope.is_as_before(&[], None));
+    }
+
+    #[test]
+    fn only_containers_that_are_brought_up_must_be_as_before() {
+        let all = all();
+        let containers: Vec<Container> = all
+            .iter()
+            .map(|was| Container {
+                id: was.id.clone(),
+                ..Container::running(&was.compose_service, &was.config_image)
+            })
+            .collect();
+        let without = |service: &str, scope: &Scope| {
+            let rest: Vec<Container> =
+                containers.iter().filter(|c| c.compose_service != service).cloned().collect();
+            scope.is_as_before(&rest, Some(&model()))
+        };
+        let scope = scope("web:1", &all);
+        assert!(without("db", &scope) && without("plain", &scope), "they are left alone");
+        assert!(!without("web", &scope) && !without("side", &scope), "they are replaced");
+        let handover = Scope { part: Part::StopFirst(["web".to_owned()].into()), ..scope };
+        assert!(!without("web", &handover), "it is replaced later");
     }
 
     #[test]

@@ -286,6 +286,20 @@ async fn an_edit_of_the_image_that_nobody_has_applied_is_deployed_by_no_start_an
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_docker_update_has_changed_does_not_keep_a_stuck_container_from_being_recreated() {
+    let fake = two_down(Behaviour::Good);
+    fake.image_turns(&old_name("web"), Behaviour::BadEntrypoint);
+    fake.operator_up();
+    assert!(fake.running("web").is_empty(), "it was only created");
+    // A new container could be started.
+    fake.image_turns(&old_name("web"), Behaviour::Good);
+    fake.docker_update("web");
+    let config = Arc::new(ServiceConfig { auto_start: true, ..named("web", WEB) });
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+    assert_eq!(fake.running("web"), [id_of("web v1")], "{:?}", fake.entries());
+}
+
+#[tokio::test(start_paused = true)]
 async fn files_that_compose_can_not_render_are_brought_up_by_no_start() {
     let fake = two(Behaviour::Good);
     fake.stop_all_containers();

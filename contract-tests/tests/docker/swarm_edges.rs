@@ -27,7 +27,10 @@ fn a_manual_rollback_is_kept_until_a_new_digest_or_a_manual_trigger() {
     let announced = agent.wait_entry(&Kind::UPDATE_AVAILABLE, 1);
     assert_eq!(announced.new_digest.as_deref(), Some(&*v2.digest));
     let why = agent.request("GET", "/why/web").json();
-    assert!(why["answer"].as_str().unwrap().contains("was replaced manually"), "{why}");
+    assert!(
+        why["answer"].as_str().unwrap().contains("was replaced here by something other than Evenkeel"),
+        "{why}"
+    );
     agent.terminate();
     agent.restart();
     agent.wait_first_poll();

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::net::IpAddr;
 
 use serde_json::Value;
 
@@ -69,7 +70,8 @@ impl Traces {
     pub(super) fn needed(&self, endpoint: &Endpoint, listed: &[Value]) -> BTreeMap<String, Need> {
         let own = self.candidates(listed);
         let between = between(endpoint, &own, listed).into_iter().map(|one| (one, Need::ForEngine));
-        let all = between.chain(own.iter().map(|one| (*one, Need::ToRun)));
+        let need = if own.len() > 1 { Need::MayRun } else { Need::ToRun };
+        let all = between.chain(own.iter().map(|one| (*one, need)));
         all.map(|(one, need)| (id(one).to_owned(), need)).collect()
     }
 
@@ -118,9 +120,18 @@ fn between<'a>(endpoint: &Endpoint, own: &[&Value], listed: &'a [Value]) -> Vec<
     }
     running.retain(|one| {
         let mut ports = answer::list(one, "/Ports").iter();
-        port.is_some() && ports.any(|published| answer::amount(published, "/PublicPort") == port)
+        port.is_some_and(|port| ports.any(|published| leads_to(published, host, port)))
     });
     running
+}
+
+/// Whether this published port is what a connection to that host and port reaches.
+fn leads_to(published: &Value, host: &str, port: u64) -> bool {
+    let is_tcp = answer::text(published, "/Type").is_none_or(|kind| kind == "tcp");
+    let ip = answer::text(published, "/IP").unwrap_or("0.0.0.0");
+    // A name may be that of any address.
+    let is_at = ["0.0.0.0", "::", host].contains(&ip) || host.parse::<IpAddr>().is_err();
+    is_tcp && is_at && answer::amount(published, "/PublicPort") == Some(port)
 }
 
 /// The networks of a listed container, by name.
@@ -263,6 +274,25 @@ mod tests {
     }
 
     #[test]
+    fn a_port_leads_to_the_engine_only_if_it_is_published_over_tcp_and_at_that_address() {
+        for (host, ip, kind, expected) in [
+            ("127.0.0.1", "0.0.0.0", "tcp", true),
+            ("127.0.0.1", "127.0.0.1", "tcp", true),
+            ("127.0.0.1", "", "tcp", true),
+            ("[::1]", "::", "tcp", true),
+            ("localhost", "127.0.0.1", "tcp", true),
+            ("127.0.0.1", "192.168.0.5", "tcp", false),
+            ("127.0.0.1", "0.0.0.0", "udp", false),
+        ] {
+            let port = json!({"IP": ip, "PrivatePort": 2375, "PublicPort": 2375, "Type": kind});
+            let mut listed = container('a', "bridge");
+            listed["Ports"] = json!([port]);
+            let needed = Traces::default().needed(&Endpoint::Tcp(format!("{host}:2375")), &[listed]);
+            assert_eq!(needed.len(), usize::from(expected), "{host} {ip} {kind}");
+        }
+    }
+
+    #[test]
     fn an_agent_with_the_network_of_another_container_stops_neither() {
         let network = format!("container:{}", hex('a'));
         let listed = [container('a', "bridge"), container('b', &network), container('c', "bridge")];
@@ -274,10 +304,15 @@ mod tests {
             assert!(error.contains("containers a, b,") && error.contains("network of its own"), "{error}");
         }
         assert_eq!(traces.without_own(users(&[2]), &listed).unwrap(), users(&[2]), "it does not matter");
+        let socket = Endpoint::Unix("/var/run/docker.sock".into());
+        let all = |need: Need| -> BTreeMap<String, Need> { [(hex('a'), need), (hex('b'), need)].into() };
+        assert_eq!(traces.needed(&socket, &listed), all(Need::MayRun));
+        assert!(Need::MayRun.to_string().contains("run the agent with a network of its own"));
         // The cgroup knows.
         let cgroup = format!("0::/system.slice/docker-{}.scope\n", hex('b'));
         let traces = Traces { mountinfo: mountinfo.clone(), cgroup };
         assert_eq!(traces.without_own(users(&[0, 1, 2]), &listed).unwrap(), users(&[0, 2]));
+        assert_eq!(traces.needed(&socket, &listed), BTreeMap::from([(hex('b'), Need::ToRun)]));
         // The container is gone whose network it has.
         let traces = Traces { mountinfo: mountinfo.clone(), cgroup: "0::/\n".into() };
         let left = &listed[1..];

@@ -24,6 +24,10 @@ impl Service {
             let image = &view.configured;
             let memory = self.durable.images.of(image);
             let runs = view.running.iter().any(|local| local.digests.contains(remote));
+            if runs {
+                // Whoever has started it, it is no longer only pulled.
+                memory.pulled = None;
+            }
             if runs || is_manual || memory.declined.as_ref() != Some(remote) {
                 memory.declined = None;
             }
@@ -40,6 +44,10 @@ impl Service {
             memory.published = None;
             if !is_manual && memory.blocked.as_ref() != Some(remote) {
                 if !is_in_swarm {
+                    // What was put back was proven before. A probation that was interrupted says nothing against it.
+                    if view.running.iter().any(|local| memory.is_unproven(&local.id)) {
+                        memory.unproven = None;
+                    }
                     // `auto_start` must not set the tag to the image that was declined.
                     let target = view.running.first().map(|local| compare::old_image(view, local));
                     memory.keep_target(target.as_ref());
@@ -65,5 +73,7 @@ fn is_put_back(view: &ImageView, memory: &ImageMemory) -> bool {
             && local.digests.iter().any(|digest| memory.has_left(digest))
     };
     let is_of_tag = view.newer.is_none() && view.from == view.reference;
-    is_of_tag && !view.running.is_empty() && view.running.iter().all(was_left)
+    // What was only pulled never ran here, so that nobody has replaced it.
+    let has_run = memory.pulled.is_none() || memory.pulled != view.remote;
+    is_of_tag && has_run && !view.running.is_empty() && view.running.iter().all(was_left)
 }

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 
-use crate::model::Container;
 use crate::model::image::Digest;
+use crate::model::{Container, Difference};
 use crate::service::decide::history::NoWayBack;
 use crate::service::event::{Event, GoBackEnd, GoBackResult};
 use crate::service::input::ServiceReply;
@@ -58,8 +58,15 @@ impl Service {
         let unreadable =
             self.known.observation.as_ref().and_then(|seen| seen.definition.as_ref()?.as_ref().err());
         let unreadable = unreadable.map(|text| wording::unreadable_definition(text));
+        // What `docker update` has changed is lost, but an image that fails is left.
+        let is_lost = |difference: &Difference| {
+            matches!(back.why, GoBackReason::Late { .. }) && difference.is_of_settings()
+        };
         let differs = back.to.iter().find_map(|to| {
             let hold = self.definition_hold(&to.configured)?;
+            if hold.differences.iter().all(is_lost) {
+                return None;
+            }
             Some(wording::definition_differs(&hold, &self.config.name))
         });
         let stopped = (!self.runs_any_of(&back)).then(|| wording::go_back::STOPPED.to_owned());

@@ -190,7 +190,7 @@ fn an_image_that_a_person_has_put_back_stays_until_the_registry_has_another_dige
     assert_eq!(scenario.act(), None);
     assert_eq!(scenario.kinds(), [Kind::UPDATE_AVAILABLE], "it is told once");
     let waiting = scenario.record().waiting.expect("it says what it waits for");
-    assert!(waiting.why.contains("was replaced manually"), "{waiting:?}");
+    assert!(waiting.why.contains("was replaced here by something other than Evenkeel"), "{waiting:?}");
     let proven = scenario.service.durable().images.get(IMAGE).proven.clone();
     assert_eq!(proven.map(|image| image.id), Some(id('1')), "nothing sets the tag back");
     scenario.later(60).check(seen('3', '1'));
@@ -200,6 +200,34 @@ fn an_image_that_a_person_has_put_back_stays_until_the_registry_has_another_dige
     scenario.service.handle_request(ServiceRequest::Unblock, scenario.now);
     scenario.later(60).check(seen('2', '1'));
     assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))), "a person asks for it");
+}
+
+#[test]
+fn an_image_that_was_put_back_is_started_again_although_its_probation_was_interrupted() {
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2')]);
+    scenario.service.durable.images.of(IMAGE).unproven = Some(id('1'));
+    scenario.later(60).check(seen('2', '1'));
+    let memory = scenario.service.durable().images.get(IMAGE);
+    assert_eq!(memory.declined, Some(digest('2')));
+    assert_eq!(memory.proven.as_ref().map(|image| &image.id), Some(&id('1')));
+    assert_eq!(scenario.act(), None);
+}
+
+#[test]
+fn an_image_that_was_only_pulled_is_deployed_once_the_earlier_one_that_was_put_back_runs_again() {
+    let mut scenario = put_back();
+    // The registry had it while the service was down.
+    let memory = scenario.service.durable.images.of(IMAGE);
+    (memory.pulled, memory.published) = (Some(digest('3')), Some(digest('3')));
+    scenario.later(60).check(seen('3', '1'));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))), "it never ran");
+
+    let mut scenario = put_back();
+    let memory = scenario.service.durable.images.of(IMAGE);
+    (memory.pulled, memory.published) = (Some(digest('3')), Some(digest('3')));
+    scenario.later(60).check(seen('3', '3')).later(60).check(seen('3', '1'));
+    assert_eq!(scenario.act(), None, "a person had started it, and has put the earlier one back");
 }
 
 #[test]
@@ -367,6 +395,38 @@ fn what_a_person_has_stopped_is_not_started() {
     let entry =
         scenario.entries.iter().find(|entry| entry.event == Kind::ROLLBACK_FAILED).expect("it is told");
     assert!(entry.reason.as_deref().is_some_and(|why| why.contains("are stopped")), "{entry:#?}");
+}
+
+#[test]
+fn what_docker_update_has_changed_keeps_no_failing_image_but_a_person_is_told_of_it() {
+    let with = |what: &str| {
+        let difference = Difference {
+            service: "web".into(),
+            what: vec![what.to_owned()],
+            unset: Vec::new(),
+            connected: Vec::new(),
+        };
+        let definition = Definition {
+            model: Arc::default(),
+            differences: [(IMAGE.to_owned(), vec![difference])].into(),
+            ..Definition::default()
+        };
+        Observation { definition: Some(Ok(definition)), ..seen('2', '2') }
+    };
+    for (what, goes_back) in [("memory limit (changed since)", true), ("entrypoint", false)] {
+        let mut scenario = on_watch();
+        for _ in 0..3 {
+            scenario.later(30).crashes();
+        }
+        scenario.later(30).looks();
+        scenario.check(with(what));
+        assert_eq!(matches!(scenario.service.wanted, Some(Cause::GoBack(_))), goes_back, "{what}");
+    }
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2')]);
+    scenario.asked_back(None);
+    scenario.check(with("memory limit (changed since)"));
+    assert_eq!(scenario.kinds(), [Kind::ROLLBACK_FAILED]);
 }
 
 /// An update whose containers are watched.

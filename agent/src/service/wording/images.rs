@@ -142,11 +142,11 @@ pub(super) fn tag_not_newer(image: &str, tag: &str, why: NotNewer) -> (String, S
     (message, advice.to_owned())
 }
 
-/// An operator has set the service to an image other than the registry's.
+/// The service was set to an image other than the registry's, and not by the agent. Who has done that is not known.
 pub(in crate::service) fn declined(image: &str, digest: &Digest) -> String {
     format!(
-        "{image}: {digest} was replaced manually (a rollback, or another image), so it is held until the registry has \
-         another digest"
+        "{image}: {digest} was replaced here by something other than Evenkeel (such as a rollback by hand, or of another \
+         project with the same tag), so it is held until the registry has another digest"
     )
 }
 

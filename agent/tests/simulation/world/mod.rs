@@ -161,6 +161,8 @@ struct Inner {
     services: Vec<Definition>,
     /// The file of the secret that all services have; empty for none.
     secret_file: String,
+    /// The containers, by ID, whose restart policy somebody has changed with `docker update`.
+    docker_updated: BTreeSet<String>,
     data: data::Data,
     env_file: Option<env_file::EnvFile>,
     engine_down: bool,
@@ -324,6 +326,14 @@ impl FakeWorld {
         let mut inner = self.lock();
         file.clone_into(&mut inner.secret_file);
         inner.write_file();
+    }
+
+    /// Changes the restart policy of the containers of a compose service that exist with `docker update`.
+    pub(crate) fn docker_update(&self, service: &str) {
+        let mut inner = self.lock();
+        let of_service = inner.containers.iter().filter(|c| c.service == service);
+        let ids: Vec<String> = of_service.map(|c| c.id.clone()).collect();
+        inner.docker_updated.extend(ids);
     }
 
     /// Lets the agent run in the container of a compose service.

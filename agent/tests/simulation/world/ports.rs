@@ -77,7 +77,9 @@ impl Engine for FakeWorld {
                     serde_json::json!({ "Type": m.kind, "Source": m.source, "Destination": m.destination })
                 };
                 let mounts: Vec<serde_json::Value> = c.mounts().iter().map(mount).collect();
-                serde_json::json!({ "Config": config, "Mounts": mounts })
+                let policy = if inner.docker_updated.contains(&c.id) { "always" } else { "" };
+                let host = serde_json::json!({ "RestartPolicy": { "Name": policy } });
+                serde_json::json!({ "Config": config, "Mounts": mounts, "HostConfig": host })
             };
             let named = inner.containers.iter().filter(|c| ids.contains(&c.id));
             Ok(Running { containers: named.map(container).collect(), ..Running::default() })

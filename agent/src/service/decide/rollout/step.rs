@@ -188,13 +188,16 @@ impl Service {
         }
     }
 
-    /// Handles a look directly before compose runs which found that not all containers are as they were. What somebody has
-    /// done stands; what else has happened to them does not hinder the update, and the step is repeated.
+    /// Handles a look directly before compose runs which found that not all containers that are brought up are as they were.
+    /// What somebody has done stands; what else has happened to them does not hinder the update, and the step is repeated.
     fn looked(&mut self, containers: Vec<Container>, now: Timestamp) {
         let containers = self.with_events(containers, now);
         let Some(deployment) = &self.durable.deployment else { return };
-        let mut ran = deployment.plan().before.iter().filter(|was| was.running);
-        let how = ran.find_map(|was| self.interference_with(was, &containers));
+        let (scope, model) = (deployment.scope(), deployment.plan().definition.as_deref());
+        let how = scope
+            .iter()
+            .flat_map(|scope| scope.ran(model))
+            .find_map(|was| self.interference_with(was, &containers));
         self.known.containers = Some(containers.into());
         if let Some(how) = how {
             self.checks.request();

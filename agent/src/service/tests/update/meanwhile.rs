@@ -4,26 +4,28 @@ use super::*;
 
 #[test]
 fn what_somebody_has_done_to_the_containers_since_the_check_ends_an_update_before_compose_runs() {
-    let (web, db) = (on("web", IMAGE, "v1", 1), on("db", DB, "db1", 1));
-    let stopped = Container { state: State::Exited, exit_code: 143, ..db.clone() };
-    let paused = Container { state: State::Paused, ..db.clone() };
-    let crashed = Container { state: State::Exited, exit_code: 1, ..db.clone() };
+    let web = on("web", IMAGE, "v1", 1);
+    let tied = |round| Container { restarts_with: vec!["web".into()], ..on("side", DB, "db1", round) };
+    let side = tied(1);
+    let stopped = Container { state: State::Exited, exit_code: 143, ..side.clone() };
+    let paused = Container { state: State::Paused, ..side.clone() };
+    let crashed = Container { state: State::Exited, exit_code: 1, ..side.clone() };
     for (then, words) in [
         (Some(stopped), Some("was stopped by someone")),
         (Some(paused), Some("was paused by someone")),
-        (Some(on("db", DB, "db1", 2)), Some("was removed by someone")),
+        (Some(tied(2)), Some("was removed by someone")),
         (None, Some("was removed by someone")),
         (Some(crashed), None),
     ] {
         let mut scenario = Scenario::of(config());
-        scenario.check(observed('2', &[v1()], &[&web, &db]));
+        scenario.check(observed('2', &[v1()], &[&web, &side]));
         scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
         scenario.takes_step(StepResult::Pulled {
             ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
             labels: BTreeMap::new(),
         });
         if words.is_some_and(|words| words.contains("stopped")) {
-            scenario.event(&db.id, EventKind::Stop);
+            scenario.event(&side.id, EventKind::Stop);
         }
         let containers: Vec<Container> = [web.clone()].into_iter().chain(then.clone()).collect();
         let step = scenario.takes_step(StepResult::Looked { containers });
@@ -38,6 +40,25 @@ fn what_somebody_has_done_to_the_containers_since_the_check_ends_an_update_befor
         }
         assert!(!scenario.is_blocked(), "{then:?}");
     }
+}
+
+#[test]
+fn what_somebody_does_to_a_container_that_an_update_leaves_alone_does_not_end_it() {
+    let (web, db) = (on("web", IMAGE, "v1", 1), on("db", DB, "db1", 1));
+    let mut scenario = Scenario::of(config());
+    scenario.check(observed('2', &[v1()], &[&web, &db]));
+    scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario.takes_step(StepResult::Pulled {
+        ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+        labels: BTreeMap::new(),
+    });
+    // A backup stops it. The web container has crashed at the same time.
+    scenario.event(&db.id, EventKind::Stop);
+    let down = |exit_code, c: Container| Container { state: State::Exited, exit_code, ..c };
+    scenario.takes_step(StepResult::Looked { containers: vec![down(1, web), down(143, db)] });
+    let next = scenario.act();
+    let start = matches!(next, Some(Action::Step(Step::Start(BringUp { must_look: false, .. }))));
+    assert!(start, "{next:?}");
 }
 
 #[test]
