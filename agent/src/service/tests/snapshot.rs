@@ -1,5 +1,7 @@
 //! Scenarios with snapshots (DECISIONS 13): what is stopped, what is told, and when a copy that has failed is tried again.
 
+mod pending;
+
 use evenkeel_common::wire::Level;
 
 use super::*;
@@ -17,9 +19,13 @@ const OLD: &str = "sha256:v1";
 const NEW: &str = "sha256:v2";
 
 fn with_data() -> Scenario {
+    with_data_of(config())
+}
+
+fn with_data_of(config: ServiceConfig) -> Scenario {
     let rules = SnapshotRules { of: vec!["/srv/a".into(), "/srv/b".into()], keep: 2, max_bytes: 1 << 30 };
     let update = UpdateConfig { snapshot: Some(rules), ..UpdateConfig::default() };
-    Scenario::of(ServiceConfig { update: Some(Arc::new(update)), ..config() })
+    Scenario::of(ServiceConfig { update: Some(Arc::new(update)), ..config })
 }
 
 fn source(of: &str) -> Source {

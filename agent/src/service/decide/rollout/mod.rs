@@ -388,6 +388,7 @@ impl Service {
             }
             Cause::GoBack(back) => {
                 self.gone_back(back, now);
+                self.forget_pending_data();
                 outcome = DeployOutcome::RolledBack;
                 if let Some(deployment) = &mut self.durable.deployment {
                     deployment.run_last(HookEvent::RolledBack);
@@ -396,6 +397,7 @@ impl Service {
             _ => {}
         }
         if updated {
+            self.forget_pending_data();
             self.begin_late_watch(&deployment.plan().image_changes, now);
             self.remove_old_images_soon();
             if let Some(deployment) = &mut self.durable.deployment {

@@ -421,6 +421,13 @@ impl Service {
         self.durable.snapshots = snapshots;
     }
 
+    /// Images are proven on the data: no earlier copy is that of what a rollback would restore, of whichever image.
+    pub(in crate::service) fn forget_pending_data(&mut self) {
+        for kept in &mut self.durable.snapshots {
+            kept.pending = None;
+        }
+    }
+
     /// Why an earlier image, whose tag is kept, would run on data that another one may have changed; `None` if it would not.
     pub(in crate::service) fn lacks_its_data(
         &self,

@@ -1,0 +1,66 @@
+//! Scenarios with a copy that was not put back, while what has run on the data since was not proven.
+
+use super::*;
+use crate::service::images::OldImage;
+use crate::service::rollout::snapshot::{KeptKind, PendingData};
+
+const OTHER: &str = "localhost:5000/db:1";
+
+impl Scenario {
+    /// The data is copied, and the container comes up and is proven.
+    fn is_proven_with_data(&mut self, on: &Container) {
+        self.runs(&[]);
+        let copied = Copied { bytes: 1, folder: FolderId { device: 1, inode: 1 } };
+        let copies = ["/srv/a", "/srv/b"].map(|of| CopyMade { source: source(of), copied });
+        self.step_of_snapshot_ends(SnapshotStepped::Copied(copies.to_vec()));
+        self.comes_up_with_data(on);
+        self.now += SignedDuration::from_secs(20);
+        self.look(&[on]).step_ends(StepResult::Unpinned);
+    }
+
+    fn has_pending_data(&self) -> bool {
+        self.service.durable().snapshots.iter().any(|kept| kept.pending.is_some())
+    }
+}
+
+#[test]
+fn the_copy_of_an_unproven_image_is_not_put_back_over_data_on_which_another_was_proven() {
+    let of_other = ConfiguredImage { configured: OTHER.into(), reference: Reference::parse(OTHER).unwrap() };
+    let images = [config().images, vec![of_other]].concat();
+    let mut scenario = with_data_of(ServiceConfig { images, ..config() });
+    let old = ImageId("sha256:db-1".into());
+    let memory = scenario.service.durable.images.of(OTHER);
+    memory.proven = Some(OldImage { id: old.clone(), source: None });
+    memory.unproven = Some(ImageId("sha256:db-2".into()));
+    let kept = KeptSnapshot {
+        id: "web-0".into(),
+        at: scenario.now,
+        kind: KeptKind::Copy,
+        image: OTHER.into(),
+        left: vec![(OTHER.into(), digest('6'))],
+        bytes: 1,
+        folders: Vec::new(),
+        dump: None,
+        is_expired: false,
+        pending: Some(PendingData { old: vec![(OTHER.into(), old)], copies: Vec::new() }),
+    };
+    scenario.service.durable.snapshots.push(kept.clone());
+    scenario.check(update());
+    assert!(scenario.has_pending_data(), "nothing was proven since");
+    scenario.fetches().is_proven_with_data(&new_container());
+    assert_eq!(scenario.told(&Kind::UPDATED).len(), 1, "{:#?}", scenario.entries);
+    assert!(!scenario.has_pending_data(), "the data of the image that was proven would be lost");
+
+    // The same if a person goes back to an image, which is proven again.
+    scenario.service.durable.snapshots[0] = kept;
+    let reply = scenario.person_asks(ServiceRequest::Rollback { to: None, data: false });
+    assert_eq!(reply, ServiceReply::RollingBack(digest('1')));
+    scenario.check(new_runs());
+    assert!(scenario.has_pending_data());
+    scenario.step_ends(StepResult::ImagesPinned { missing: Vec::new() });
+    let ids = vec![(IMAGE.into(), ImageId(OLD.into()))];
+    scenario.step_ends(StepResult::Pulled { ids, labels: BTreeMap::new() });
+    scenario.is_proven_with_data(&Container { id: "web-3".into(), ..old_container() });
+    assert_eq!(scenario.told(&Kind::ROLLED_BACK).len(), 1, "{:#?}", scenario.entries);
+    assert!(!scenario.has_pending_data());
+}
