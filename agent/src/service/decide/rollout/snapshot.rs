@@ -11,8 +11,10 @@ use crate::model::image::{ImageId, Reference};
 use crate::model::snapshot::{Copied, CopyMade, FolderId, KeptFolder, Mounter, Source};
 use crate::service::action::SnapshotStep;
 use crate::service::event::{Event, Fault, Note, RollbackProblem};
+use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::images::{Images, NotCopied, OldImage};
 use crate::service::input::{NotStarted, SnapshotStepped, StepResult};
+use crate::service::observation::{ImageView, Observation};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, ImageChange};
 use crate::service::rollout::probation::{Failed, Failure, Reason};
@@ -96,6 +98,23 @@ impl Service {
             (Some(_), _) => return Err("the earlier data was not looked at".to_owned()),
         };
         Ok(Some(SnapshotPlan { id, sources: seen.sources, keep: rules.keep, dump, earlier, taken: None }))
+    }
+
+    /// What an update of an image copies. What was copied for an earlier attempt needs no room.
+    pub(in crate::service) fn snapshot_needed(
+        &self,
+        view: &ImageView,
+        observation: &Observation,
+    ) -> Option<Result<SnapshotSeen, String>> {
+        let is_restored = |(image, id): &(String, ImageId)| {
+            *image == view.configured && self.is_left_for_unproven(image, id)
+        };
+        let is_taken = self.data_pending().any(|(_, pending)| pending.old.iter().any(is_restored));
+        let mut snapshot = observation.snapshot.clone();
+        if let (Some(Ok(seen)), true) = (&mut snapshot, is_taken) {
+            seen.rooms.clear();
+        }
+        snapshot
     }
 
     /// Handles the result of a step that only a deployment with a snapshot has.

@@ -64,3 +64,26 @@ fn the_copy_of_an_unproven_image_is_not_put_back_over_data_on_which_another_was_
     assert_eq!(scenario.told(&Kind::ROLLED_BACK).len(), 1, "{:#?}", scenario.entries);
     assert!(!scenario.has_pending_data());
 }
+
+#[test]
+fn an_update_whose_data_is_not_copied_again_needs_no_room_for_it() {
+    let mut scenario = with_data();
+    scenario.is_left_unproven_with_data();
+    scenario.now += SignedDuration::from_mins(5);
+    let mut full = new_runs();
+    let Some(Ok(data)) = &mut full.snapshot else { unreachable!() };
+    data.rooms = vec![("/srv".into(), Room { bytes: 1 << 20, available: 0, is_shared: false, copies: 1 })];
+    scenario.check(full.clone());
+    let candidates = scenario.service.seen_candidates(scenario.now);
+    let [candidate] = &candidates[..] else { panic!("{candidates:?}") };
+    let Some(Ok(seen)) = &candidate.snapshot else { panic!("{candidate:?}") };
+    let why = crate::service::wording::snapshot::will_copy(seen);
+    assert_eq!(why, "the data was copied for an earlier attempt, and is not copied again");
+    scenario.fetches().comes_up_with_data(&new_container());
+
+    // Another digest of an image that is proven has its data copied.
+    let mut scenario = with_data();
+    let full = Observation { snapshot: full.snapshot, ..update() };
+    scenario.check(full);
+    assert_eq!(scenario.act(), None, "there is no room");
+}
