@@ -443,6 +443,8 @@ fn a_person_goes_back_from_an_image_that_failed_together_with_the_data() {
         let memory = scenario.service.durable().images.get(IMAGE);
         let (proven, unproven) = (memory.proven.as_ref().map(|one| &*one.id.0), memory.unproven.as_ref());
         assert_eq!((proven, unproven.map(|id| &*id.0)), (Some(OLD), Some(NEW)), "it failed before");
+        assert_eq!(scenario.told(&Kind::ROLLBACK_FAILED).len(), 1, "{:#?}", scenario.entries);
+        assert!(scenario.service.durable().rollback_failed, "it still needs a person");
     }
 }
 

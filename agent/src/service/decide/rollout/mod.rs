@@ -170,7 +170,9 @@ impl Service {
         if blamed.is_empty() || deployment.plan().cause != Cause::Update {
             return self.abandon(why, output, now);
         }
-        let is_outage = deployment.snapshot.at.is_some();
+        // The service was not stopped again for what was copied for an earlier attempt.
+        let is_taken = deployment.plan().snapshot.as_ref().is_some_and(|plan| plan.taken.is_some());
+        let is_outage = deployment.snapshot.at.is_some() && !is_taken;
         if is_outage {
             // Each outage is told as such, even if the reason is that of the last one.
             (self.fault, self.fault_since) = (None, None);

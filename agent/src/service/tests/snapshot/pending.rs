@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::service::images::OldImage;
+use crate::service::rollout::plan::Postponed;
 use crate::service::rollout::snapshot::{KeptKind, PendingData};
 
 const OTHER: &str = "localhost:5000/db:1";
@@ -86,4 +87,40 @@ fn an_update_whose_data_is_not_copied_again_needs_no_room_for_it() {
     let full = Observation { snapshot: full.snapshot, ..update() };
     scenario.check(full);
     assert_eq!(scenario.act(), None, "there is no room");
+}
+
+#[test]
+fn an_attempt_that_copies_nothing_and_fails_before_it_changes_anything_is_no_outage() {
+    let mut scenario = with_data();
+    scenario.is_left_unproven_with_data();
+    let kept = scenario.service.durable().snapshots.clone();
+    scenario.now += SignedDuration::from_mins(5);
+    scenario.check(new_runs()).step_ends(StepResult::ImagesPinned { missing: Vec::new() });
+    let why = "the registry does not answer".to_owned();
+    scenario.step_ends(StepResult::PullFailed { image: IMAGE.into(), why, lacks_platform: false });
+    scenario.step_ends(StepResult::Unpinned);
+    assert_eq!(scenario.service.durable().deployment, None);
+    assert_eq!(scenario.service.durable().snapshots, kept);
+    scenario.now += SignedDuration::from_mins(5);
+    scenario.check(new_runs()).fetches().comes_up_with_data(&new_container());
+}
+
+#[test]
+fn an_unproven_image_whose_update_is_postponed_stays_on_its_data() {
+    let mut scenario = with_data();
+    scenario.is_left_unproven_with_data();
+    scenario.service.durable.postponed.push(Postponed {
+        digest: digest('2'),
+        others: Vec::new(),
+        until: scenario.now + SignedDuration::from_hours(1),
+        tries: 3,
+        why: "the registry does not answer".into(),
+    });
+    scenario.now += SignedDuration::from_mins(5);
+    scenario.check(new_runs());
+    assert_eq!(scenario.act(), None, "it is postponed");
+    assert!(scenario.service.begin(Cause::ComposeChanged, scenario.now), "an edit does not wait for it");
+    let deployment = scenario.service.durable().deployment.as_ref().expect("it has begun");
+    let kept: Vec<_> = deployment.plan().kept_tags.iter().map(|(_, image)| &*image.id.0).collect();
+    assert_eq!(kept, [NEW]);
 }
