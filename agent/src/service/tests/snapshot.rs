@@ -486,7 +486,9 @@ fn data_that_an_unproven_image_has_written_is_not_copied_as_that_of_the_image_be
         let [kept] = &first[..] else { panic!("{first:?}") };
         // The next check goes through the probation again.
         scenario.now += SignedDuration::from_mins(5);
-        scenario.check(new_runs()).fetches().comes_up_with_data(&new_container());
+        scenario.check(new_runs());
+        assert!(scenario.service.way_back(None, true).is_ok(), "a person may go back together with the data");
+        scenario.fetches().comes_up_with_data(&new_container());
         if works {
             scenario.now += SignedDuration::from_secs(20);
             scenario.look(&[&new_container()]).step_ends(StepResult::Unpinned);

@@ -495,6 +495,14 @@ impl Service {
 
     /// Ends a rollout of images that are neither proven nor rejected. Those that ran before as well are what they were.
     pub(in crate::service) fn left_unproven(&mut self, text: String, now: Timestamp) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        // A person may go back to what ran before, but not in a swarm.
+        if deployment.plan().swarm.is_none() {
+            let changes: Vec<ImageChange> = deployment.changes().cloned().collect();
+            for change in &changes {
+                self.note_earlier(change, now);
+            }
+        }
         let Some(deployment) = &mut self.durable.deployment else { return };
         for change in deployment.changes() {
             let new = deployment.new_id(change);
