@@ -34,7 +34,7 @@ impl Service {
                 None => {}
             }
         }
-        if let Some(why) = self.lacks_its_data(&cause, &kept_tags) {
+        if let Some(why) = self.lacks_its_data(&cause, &image_changes, &kept_tags) {
             return self.not_begun_without_data(&cause, why, now);
         }
         kept_tags.extend(tags_blocked_elsewhere(observation, &image_changes));

@@ -447,17 +447,24 @@ impl Service {
         }
     }
 
-    /// Why an earlier image, whose tag is kept, would run on data that another one may have changed; `None` if it would not.
+    /// Why an earlier image, whose tag is kept, would run on data that another one may have changed, or an unproven image that
+    /// stays on data that is put back with others; `None` if neither would.
     pub(in crate::service) fn lacks_its_data(
         &self,
         cause: &Cause,
+        changes: &[ImageChange],
         kept_tags: &[(Reference, OldImage)],
     ) -> Option<String> {
         if matches!(cause, Cause::GoBack(_)) {
             return None;
         }
         let is_restored = |(_, id): &(String, ImageId)| kept_tags.iter().any(|(_, old)| old.id == *id);
-        let mut pending = self.data_pending().filter(|(_, pending)| pending.old.iter().any(is_restored));
+        let is_changed = |(image, _): &(String, ImageId)| changes.iter().any(|m| m.configured == *image);
+        let stays = |one: &(String, ImageId)| !is_changed(one) && self.is_left_for_unproven(&one.0, &one.1);
+        let mut pending = self.data_pending().filter(|(_, pending)| {
+            let old = &pending.old;
+            old.iter().any(is_restored) || (old.iter().any(is_changed) && old.iter().any(stays))
+        });
         let (kept, _) = pending.next()?;
         Some(wording::snapshot::without_its_data(&self.config.name, kept))
     }

@@ -24,11 +24,17 @@ impl Scenario {
     }
 }
 
+/// The same service, which updates another image as well.
+fn with_data_and_another_image() -> Scenario {
+    let reference = Reference::parse(OTHER).expect("it is one");
+    let of_other = ConfiguredImage { configured: OTHER.into(), reference };
+    let images = [config().images, vec![of_other]].concat();
+    with_data_of(ServiceConfig { images, ..config() })
+}
+
 #[test]
 fn the_copy_of_an_unproven_image_is_not_put_back_over_data_on_which_another_was_proven() {
-    let of_other = ConfiguredImage { configured: OTHER.into(), reference: Reference::parse(OTHER).unwrap() };
-    let images = [config().images, vec![of_other]].concat();
-    let mut scenario = with_data_of(ServiceConfig { images, ..config() });
+    let mut scenario = with_data_and_another_image();
     let old = ImageId("sha256:db-1".into());
     let memory = scenario.service.durable.images.of(OTHER);
     memory.proven = Some(OldImage { id: old.clone(), source: None });
@@ -123,4 +129,25 @@ fn an_unproven_image_whose_update_is_postponed_stays_on_its_data() {
     let deployment = scenario.service.durable().deployment.as_ref().expect("it has begun");
     let kept: Vec<_> = deployment.plan().kept_tags.iter().map(|(_, image)| &*image.id.0).collect();
     assert_eq!(kept, [NEW]);
+}
+
+#[test]
+fn an_unproven_image_that_stays_does_not_find_data_put_back_that_was_copied_before_it() {
+    let mut scenario = with_data_and_another_image();
+    scenario.is_left_unproven_with_data();
+    // Both were updated at once, and the registry has no answer about the other one.
+    let old = ImageId("sha256:db-1".into());
+    let memory = scenario.service.durable.images.of(OTHER);
+    memory.proven = Some(OldImage { id: old.clone(), source: None });
+    memory.unproven = Some(ImageId("sha256:db-2".into()));
+    let pending = scenario.service.durable.snapshots[0].pending.as_mut().expect("it is not proven");
+    pending.old.push((OTHER.into(), old));
+    scenario.now += SignedDuration::from_mins(5);
+    scenario.check(new_runs());
+    assert_eq!(scenario.act(), None, "a rollback would put back the data of both");
+    let errored = scenario.record().errored.expect("it says why it waits");
+    assert!(errored.contains("`evenkeel rollback web --data`"), "{errored}");
+    // It was proven, or started anew by somebody.
+    scenario.service.durable.images.of(OTHER).unproven = None;
+    scenario.check(new_runs()).fetches().comes_up_with_data(&new_container());
 }
