@@ -184,7 +184,7 @@ impl Service {
             definition: self.definition_hold(&view.configured),
             orders: self.orders_of(view),
             configs: observation.configs_of(view),
-            snapshot: observation.snapshot.clone(),
+            snapshot: self.snapshot_needed(view, observation),
             not_copied: self.durable.images.get(&view.configured).not_copied(&remote).cloned(),
             probe_lacks: self.probe_lacks(observation),
             fleet: self.fleet_hold(&view.configured, &remote),

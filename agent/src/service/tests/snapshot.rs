@@ -1,5 +1,7 @@
 //! Scenarios with snapshots (DECISIONS 13): what is stopped, what is told, and when a copy that has failed is tried again.
 
+mod pending;
+
 use evenkeel_common::wire::Level;
 
 use super::*;
@@ -17,9 +19,13 @@ const OLD: &str = "sha256:v1";
 const NEW: &str = "sha256:v2";
 
 fn with_data() -> Scenario {
+    with_data_of(config())
+}
+
+fn with_data_of(config: ServiceConfig) -> Scenario {
     let rules = SnapshotRules { of: vec!["/srv/a".into(), "/srv/b".into()], keep: 2, max_bytes: 1 << 30 };
     let update = UpdateConfig { snapshot: Some(rules), ..UpdateConfig::default() };
-    Scenario::of(ServiceConfig { update: Some(Arc::new(update)), ..config() })
+    Scenario::of(ServiceConfig { update: Some(Arc::new(update)), ..config })
 }
 
 fn source(of: &str) -> Source {
@@ -437,6 +443,8 @@ fn a_person_goes_back_from_an_image_that_failed_together_with_the_data() {
         let memory = scenario.service.durable().images.get(IMAGE);
         let (proven, unproven) = (memory.proven.as_ref().map(|one| &*one.id.0), memory.unproven.as_ref());
         assert_eq!((proven, unproven.map(|id| &*id.0)), (Some(OLD), Some(NEW)), "it failed before");
+        assert_eq!(scenario.told(&Kind::ROLLBACK_FAILED).len(), 1, "{:#?}", scenario.entries);
+        assert!(scenario.service.durable().rollback_failed, "it still needs a person");
     }
 }
 
@@ -478,7 +486,9 @@ fn data_that_an_unproven_image_has_written_is_not_copied_as_that_of_the_image_be
         let [kept] = &first[..] else { panic!("{first:?}") };
         // The next check goes through the probation again.
         scenario.now += SignedDuration::from_mins(5);
-        scenario.check(new_runs()).fetches().comes_up_with_data(&new_container());
+        scenario.check(new_runs());
+        assert!(scenario.service.way_back(None, true).is_ok(), "a person may go back together with the data");
+        scenario.fetches().comes_up_with_data(&new_container());
         if works {
             scenario.now += SignedDuration::from_secs(20);
             scenario.look(&[&new_container()]).step_ends(StepResult::Unpinned);

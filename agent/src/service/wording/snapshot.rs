@@ -75,6 +75,9 @@ pub(in crate::service) fn will_copy(seen: &SnapshotSeen) -> String {
     if seen.sources.is_empty() {
         return "no data is copied; what the hook before leaves in EK_SNAPSHOT is kept".to_owned();
     }
+    if seen.rooms.is_empty() {
+        return "the data was copied for an earlier attempt, and is not copied again".to_owned();
+    }
     let bytes: u64 = seen.rooms.iter().map(|(_, room)| room.bytes).sum();
     let is_shared = seen.rooms.iter().all(|(_, room)| room.is_shared);
     let how = if is_shared { ", sharing its blocks with the data" } else { "" };

@@ -170,7 +170,9 @@ impl Service {
         if blamed.is_empty() || deployment.plan().cause != Cause::Update {
             return self.abandon(why, output, now);
         }
-        let is_outage = deployment.snapshot.at.is_some();
+        // The service was not stopped again for what was copied for an earlier attempt.
+        let is_taken = deployment.plan().snapshot.as_ref().is_some_and(|plan| plan.taken.is_some());
+        let is_outage = deployment.snapshot.at.is_some() && !is_taken;
         if is_outage {
             // Each outage is told as such, even if the reason is that of the last one.
             (self.fault, self.fault_since) = (None, None);
@@ -388,6 +390,7 @@ impl Service {
             }
             Cause::GoBack(back) => {
                 self.gone_back(back, now);
+                self.forget_pending_data();
                 outcome = DeployOutcome::RolledBack;
                 if let Some(deployment) = &mut self.durable.deployment {
                     deployment.run_last(HookEvent::RolledBack);
@@ -396,6 +399,7 @@ impl Service {
             _ => {}
         }
         if updated {
+            self.forget_pending_data();
             self.begin_late_watch(&deployment.plan().image_changes, now);
             self.remove_old_images_soon();
             if let Some(deployment) = &mut self.durable.deployment {
@@ -491,6 +495,14 @@ impl Service {
 
     /// Ends a rollout of images that are neither proven nor rejected. Those that ran before as well are what they were.
     pub(in crate::service) fn left_unproven(&mut self, text: String, now: Timestamp) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        // A person may go back to what ran before, but not in a swarm.
+        if deployment.plan().swarm.is_none() {
+            let changes: Vec<ImageChange> = deployment.changes().cloned().collect();
+            for change in &changes {
+                self.note_earlier(change, now);
+            }
+        }
         let Some(deployment) = &mut self.durable.deployment else { return };
         for change in deployment.changes() {
             let new = deployment.new_id(change);

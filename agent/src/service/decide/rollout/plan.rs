@@ -34,7 +34,7 @@ impl Service {
                 None => {}
             }
         }
-        if let Some(why) = self.lacks_its_data(&cause, &kept_tags) {
+        if let Some(why) = self.lacks_its_data(&cause, &image_changes, &kept_tags) {
             return self.not_begun_without_data(&cause, why, now);
         }
         kept_tags.extend(tags_blocked_elsewhere(observation, &image_changes));
@@ -152,8 +152,15 @@ impl Service {
                 view.remote.clone()?
             }
             Comparison::Blocked | Comparison::Unsigned => {
-                // The running image stays. If nothing runs, the tag may name the blocked image itself.
-                let kept = if view.running.is_empty() { memory.proven.clone() } else { old_image };
+                // The running image stays. If nothing runs, the tag may name the blocked image itself. What is only postponed
+                // stays, proven or not.
+                let kept = if view.running.is_empty() {
+                    memory.proven.clone()
+                } else if decision.is_postponed {
+                    old.map(|old| compare::old_image(view, old))
+                } else {
+                    old_image
+                };
                 return Some(Planned::Keep(view.from.clone(), kept?));
             }
             _ => return None,

@@ -53,8 +53,13 @@ impl Service {
             self.durable.images.of(&change.configured).keep_target(change.old.as_ref());
         }
         let data = deployment.data_back();
+        // An image that was rejected before, and that a person's way back from has failed, needs a person as before.
+        let is_rejected_again = deployment.plan().image_changes.iter().any(|change| {
+            let memory = self.durable.images.get(&change.configured);
+            change.old.as_ref().is_some_and(|old| memory.is_rejected(&old.id))
+        });
         self.proven_run_again();
-        self.durable.rollback_failed = false;
+        self.durable.rollback_failed &= is_rejected_again;
         let Some(deployment) = &mut self.durable.deployment else { return };
         if let Some(back) = back {
             self.end(DeployOutcome::Failed, false, now);

@@ -11,8 +11,10 @@ use crate::model::image::{ImageId, Reference};
 use crate::model::snapshot::{Copied, CopyMade, FolderId, KeptFolder, Mounter, Source};
 use crate::service::action::SnapshotStep;
 use crate::service::event::{Event, Fault, Note, RollbackProblem};
+use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::images::{Images, NotCopied, OldImage};
 use crate::service::input::{NotStarted, SnapshotStepped, StepResult};
+use crate::service::observation::{ImageView, Observation};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, ImageChange};
 use crate::service::rollout::probation::{Failed, Failure, Reason};
@@ -96,6 +98,23 @@ impl Service {
             (Some(_), _) => return Err("the earlier data was not looked at".to_owned()),
         };
         Ok(Some(SnapshotPlan { id, sources: seen.sources, keep: rules.keep, dump, earlier, taken: None }))
+    }
+
+    /// What an update of an image copies. What was copied for an earlier attempt needs no room.
+    pub(in crate::service) fn snapshot_needed(
+        &self,
+        view: &ImageView,
+        observation: &Observation,
+    ) -> Option<Result<SnapshotSeen, String>> {
+        let is_restored = |(image, id): &(String, ImageId)| {
+            *image == view.configured && self.is_left_for_unproven(image, id)
+        };
+        let is_taken = self.data_pending().any(|(_, pending)| pending.old.iter().any(is_restored));
+        let mut snapshot = observation.snapshot.clone();
+        if let (Some(Ok(seen)), true) = (&mut snapshot, is_taken) {
+            seen.rooms.clear();
+        }
+        snapshot
     }
 
     /// Handles the result of a step that only a deployment with a snapshot has.
@@ -421,17 +440,31 @@ impl Service {
         self.durable.snapshots = snapshots;
     }
 
-    /// Why an earlier image, whose tag is kept, would run on data that another one may have changed; `None` if it would not.
+    /// Images are proven on the data: no earlier copy is that of what a rollback would restore, of whichever image.
+    pub(in crate::service) fn forget_pending_data(&mut self) {
+        for kept in &mut self.durable.snapshots {
+            kept.pending = None;
+        }
+    }
+
+    /// Why an earlier image, whose tag is kept, would run on data that another one may have changed, or an unproven image that
+    /// stays on data that is put back with others; `None` if neither would.
     pub(in crate::service) fn lacks_its_data(
         &self,
         cause: &Cause,
+        changes: &[ImageChange],
         kept_tags: &[(Reference, OldImage)],
     ) -> Option<String> {
         if matches!(cause, Cause::GoBack(_)) {
             return None;
         }
         let is_restored = |(_, id): &(String, ImageId)| kept_tags.iter().any(|(_, old)| old.id == *id);
-        let mut pending = self.data_pending().filter(|(_, pending)| pending.old.iter().any(is_restored));
+        let is_changed = |(image, _): &(String, ImageId)| changes.iter().any(|m| m.configured == *image);
+        let stays = |one: &(String, ImageId)| !is_changed(one) && self.is_left_for_unproven(&one.0, &one.1);
+        let mut pending = self.data_pending().filter(|(_, pending)| {
+            let old = &pending.old;
+            old.iter().any(is_restored) || (old.iter().any(is_changed) && old.iter().any(stays))
+        });
         let (kept, _) = pending.next()?;
         Some(wording::snapshot::without_its_data(&self.config.name, kept))
     }
