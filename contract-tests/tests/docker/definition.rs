@@ -327,7 +327,7 @@ fn an_env_file_that_disappears_leaves_no_variable_empty_until_a_redeploy_does_wi
 fn a_project_that_was_taken_down_is_not_started_without_the_env_file_that_it_had() {
     let world = project("down-env", "    environment: { SECRET: '${SECRET:-}' }\n");
     let variables = write(&world, ".env", "SECRET=abc\n");
-    by_hand(&world, &["-f", &file(&world), "up", "-d"]);
+    by_hand(&world, &["--env-file", &variables, "-f", &file(&world), "up", "-d"]);
     let agent = world.agent_for([world.entry("shop", &["web:latest"]).set("auto_start", true)]);
     agent.check("shop");
     by_hand(&world, &["-f", &file(&world), "down"]);
