@@ -3,7 +3,7 @@
 use evenkeel_agent::model::snapshot::SnapshotRules;
 use evenkeel_common::wire::AuditEntry;
 
-use super::world::DiskFault;
+use super::world::{Act, DiskFault};
 use super::*;
 
 /// An update of a service with data, which every new image migrates.
@@ -95,6 +95,24 @@ async fn the_data_is_not_measured_again_and_again_while_its_update_waits() {
     let measured = fake.times_measured();
     assert!((1..3).contains(&measured), "{measured} times in a dozen polls");
     assert_eq!(fake.up("web"), [id_of("web v1")], "it waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_failed_is_not_started_again_on_data_that_was_put_back_for_a_service_that_had_crashed()
+{
+    for behaviour in [Behaviour::Unhealthy, Behaviour::Flapping] {
+        let (fake, config) = with_data(behaviour).await;
+        fake.act(Act::Crash("web"));
+        assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+        let what = fake.transcript().join("\n");
+        assert_eq!(fake.violations(), Vec::<String>::new(), "{what}");
+        assert!(fake.entries().iter().any(|entry| entry.event == Kind::ROLLED_BACK), "{what}");
+        assert_eq!(
+            (fake.data_versions()[0].clone(), fake.up("web")),
+            (vec![1], vec![id_of("web v1")]),
+            "{what}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

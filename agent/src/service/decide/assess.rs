@@ -80,7 +80,9 @@ impl Service {
     /// again after the event stream was interrupted.
     fn is_of_failed_restart(&self, container: &Container, at: Timestamp) -> bool {
         let restart = self.durable.restart_states.get(&container.name);
-        restart.and_then(|restart| restart.last_restart).is_some_and(|restart| {
+        // Earlier versions did not record the time by the clock as it was set then.
+        let restarted = restart.and_then(|restart| restart.restarted.or(restart.last_restart));
+        restarted.is_some_and(|restart| {
             container.started_at.is_some_and(|start| start < restart)
                 && at >= restart
                 && at <= restart + container.stop_timeout + STOP_SLACK

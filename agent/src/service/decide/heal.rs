@@ -107,7 +107,7 @@ impl Service {
             // The outcome is unknown: the container may or may not have been restarted.
             Err(error) if error.is_unavailable() => {
                 restart.watched_since = None;
-                restart.last_restart = None;
+                (restart.last_restart, restart.restarted) = (None, None);
                 self.healer.inspect_first();
                 self.inspections.postpone(now + ENGINE_RETRY);
                 self.emit(Event::RestartUnanswered, now);

@@ -36,6 +36,9 @@ pub struct RestartState {
     pub failures: u32,
     /// Time of the last restart.
     pub last_restart: Option<Timestamp>,
+    /// The same by the clock as it was set then, for comparison with times of the engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restarted: Option<Timestamp>,
     /// The healer gave up on the container.
     pub exhausted: bool,
     /// The current problem.
@@ -53,6 +56,11 @@ impl RestartState {
     /// Whether the container has no known problem, and no restart is being watched.
     pub(in crate::service) fn has_no_known_problem(&self) -> bool {
         self.problem.is_none() && self.watched_since.is_none()
+    }
+
+    /// The time of the last restart, and nothing else.
+    fn only_time(&self) -> Self {
+        Self { last_restart: self.last_restart, restarted: self.restarted, ..Self::default() }
     }
 
     /// Whether the healer is working on the container.
@@ -77,7 +85,7 @@ pub struct Problem {
 
 /// Marks the restart of a container as begun. Journaled before the restart.
 pub(in crate::service) fn begin_restart(restart: &mut RestartState, now: Timestamp) {
-    restart.last_restart = Some(now);
+    (restart.last_restart, restart.restarted) = (Some(now), Some(now));
     restart.watched_since = Some(now);
     restart.counted = false;
     restart.well_since = None;
@@ -128,7 +136,7 @@ pub(in crate::service) fn reset_backoff(restart_states: &mut BTreeMap<String, Re
         restart.exhausted = false;
         // A restart in progress is not followed immediately by another one.
         if restart.watched_since.is_none() {
-            restart.last_restart = None;
+            (restart.last_restart, restart.restarted) = (None, None);
         }
         restart.well_since = None;
     }
@@ -172,7 +180,7 @@ impl Look<'_> {
         } else {
             let proven = restart.well_since.is_some_and(|since| now >= self.proven_at(since));
             if proven && restart.problem.is_none() {
-                *restart = RestartState { last_restart: restart.last_restart, ..RestartState::default() };
+                *restart = restart.only_time();
             }
             match condition {
                 Condition::Failing(symptom) => self.note_problem(restart, symptom, findings),
@@ -257,12 +265,8 @@ impl Look<'_> {
         match helped {
             None => not_later(&mut findings.inspect_at, decided_at.max(now + Duration::from_secs(1))),
             Some(true) => {
-                *restart = RestartState {
-                    failures: restart.failures,
-                    last_restart: restart.last_restart,
-                    well_since: Some(now),
-                    ..RestartState::default()
-                };
+                *restart =
+                    RestartState { failures: restart.failures, well_since: Some(now), ..restart.only_time() };
                 if *condition == Condition::Healthy {
                     findings.events.push(Event::Restarted { container: container.name.clone() });
                 }
@@ -336,11 +340,10 @@ impl Look<'_> {
             restart.problem = None;
         } else if is_certain {
             findings.events.push(Event::Healthy { container: container.name.clone() });
-            let last_restart = restart.last_restart;
             *restart = if restart.exhausted {
-                RestartState { last_restart, ..RestartState::default() }
+                restart.only_time()
             } else {
-                let well_since = last_restart.map(|_| now);
+                let well_since = restart.last_restart.map(|_| now);
                 RestartState { problem: None, well_since, ..restart.clone() }
             };
         } else {

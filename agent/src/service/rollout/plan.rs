@@ -477,6 +477,22 @@ impl Plan {
         services
     }
 
+    /// Returns all compose services on the changed images, also those of which nothing ran: what was started of them since is
+    /// a new image.
+    pub(in crate::service) fn services_on_changes(&self) -> Vec<String> {
+        let is_changed =
+            |reference: &Reference| self.image_changes.iter().any(|change| change.is_of(reference));
+        let made = self
+            .before
+            .iter()
+            .filter(|was| Reference::parse(&was.config_image).is_ok_and(|r| is_changed(&r)));
+        let made = made.map(|was| was.compose_service.clone());
+        let defined = self.definition.iter().flat_map(|model| model.services());
+        let defined = defined.filter(|service| service.image().is_some_and(|image| is_changed(&image)));
+        let all: BTreeSet<String> = made.chain(defined.map(|service| service.name.to_owned())).collect();
+        all.into_iter().collect()
+    }
+
     /// Returns the images that must not be removed during the deployment.
     pub(in crate::service) fn old_images(&self) -> Vec<OldImage> {
         let mut images: Vec<OldImage> = self.old_tags().into_iter().map(|(_, old)| old).collect();

@@ -87,6 +87,27 @@ fn a_program_that_ends_by_a_stop_longer_than_its_timeout_stays_down_although_not
 }
 
 #[test]
+fn a_stop_after_the_clock_was_set_is_no_part_of_a_restart_before() {
+    for by in [30, -30] {
+        let mut scenario = Scenario::of(config());
+        let sick = with_health("a", HealthState::Unhealthy);
+        scenario.at(100).look(&[&sick]);
+        assert_eq!(scenario.restarts(), ["a"]);
+        let again = Container { started_at: scenario.seconds(100), ..sick };
+        scenario.at(102).look(&[&again]);
+        scenario.service.shift(SignedDuration::from_secs(by));
+        scenario
+            .at(104 + by)
+            .event("id-a", EventKind::Kill { signal: Some(15) })
+            .event("id-a", EventKind::Stop);
+        let end = scenario.seconds(104 + by);
+        let stopped = Container { started_at: again.started_at, finished_at: end, ..exited("a", 143) };
+        scenario.at(105 + by).look(&[&stopped]).at(300 + by).look(&[&stopped]);
+        assert_eq!(scenario.restarts(), [""; 0], "{by}");
+    }
+}
+
+#[test]
 fn an_engine_outage_reported_late_applies_to_its_own_time() {
     for by in [0, 7200, -7200] {
         let mut scenario = Scenario::of(config());

@@ -577,7 +577,7 @@ impl Deployment {
     /// What was stopped for the snapshot, but for containers that the deployment makes anew, and those that depend on them. The
     /// images may need it, for example their database.
     fn not_made_anew(&self) -> Vec<Mounter> {
-        let (project, mut later) = (self.project_name(), self.plan().changed_services());
+        let (project, mut later) = (self.project_name(), self.plan().services_on_changes());
         loop {
             let is_first = |one: &&Mounter| {
                 let (of, service) = &one.service;
@@ -600,7 +600,7 @@ impl Deployment {
             return Vec::new();
         }
         let (project, changed, old) =
-            (self.project_name(), self.plan().changed_services(), self.plan().expected_old());
+            (self.project_name(), self.plan().services_on_changes(), self.plan().expected_old());
         let runs_old = |one: &Mounter| {
             let is_old = |c: &Container| {
                 old.iter().any(|was| was.compose_service == c.compose_service && was.image == c.image)
