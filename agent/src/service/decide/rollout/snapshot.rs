@@ -107,9 +107,10 @@ impl Service {
         observation: &Observation,
     ) -> Option<Result<SnapshotSeen, String>> {
         let is_restored = |(image, id): &(String, ImageId)| {
-            *image == view.configured && self.is_left_for_unproven(image, id)
+            *image == view.configured && self.is_left_in(Some(view), image, id)
         };
-        let is_taken = self.data_pending().any(|(_, pending)| pending.old.iter().any(is_restored));
+        let mut pending = self.durable.snapshots.iter().filter_map(|kept| kept.pending.as_ref());
+        let is_taken = pending.any(|pending| pending.old.iter().any(is_restored));
         let mut snapshot = observation.snapshot.clone();
         if let (Some(Ok(seen)), true) = (&mut snapshot, is_taken) {
             seen.rooms.clear();
@@ -418,10 +419,15 @@ impl Service {
 
     /// Reports whether an image would be restored in place of an unproven one that runs, or ran last.
     fn is_left_for_unproven(&self, image: &str, id: &ImageId) -> bool {
-        let memory = self.durable.images.get(image);
         let seen = self.known.observation.iter().flat_map(|seen| &seen.images);
         let mut views = seen.filter(|view| view.configured == image);
-        let runs_another = views.any(|view| {
+        self.is_left_in(views.next(), image, id)
+    }
+
+    /// The same as of what was seen of the image.
+    fn is_left_in(&self, view: Option<&ImageView>, image: &str, id: &ImageId) -> bool {
+        let memory = self.durable.images.get(image);
+        let runs_another = view.is_some_and(|view| {
             !view.running.is_empty() && !view.running.iter().any(|one| memory.is_unproven(&one.id))
         });
         memory.unproven.is_some() && memory.proven.as_ref().is_some_and(|old| old.id == *id) && !runs_another
