@@ -129,7 +129,8 @@ withheld: r.example/shop@sha256:b5b2b2c507a0944348e0303114d8d93aaaa081732b86451d
 
 <faint>MACHINE</>    <faint>SERVICE</>  <faint>DIGEST</>        <faint>STATE</>
 r.example/db
-  quay     shop     <faint>6c3c624b58db</>  <yellow>waits for approval: nobody has approved this …</>
+  quay     shop     <faint>6c3c624b58db</>  <yellow>waits for approval: nobody has approved this</>
+                                  <yellow>digest yet, and it is not old enough either</>
 r.example/shop
   harbour  shop     <faint>6c3c624b58db</>  <red>withheld, failed on pier</>
   pier     shop     <faint>6c3c624b58db</>  <red>failed here</>
