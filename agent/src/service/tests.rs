@@ -55,6 +55,7 @@ use crate::service::view::status::StatusContext;
 use crate::service::{Durable, FilesApplied, Service};
 
 const IMAGE: &str = "localhost:5000/web:1";
+const API: &str = "localhost:5000/api:1";
 
 pub(crate) fn config() -> ServiceConfig {
     ServiceConfig {
@@ -259,6 +260,23 @@ fn observed(remote: char, running: &[LocalImage], containers: &[&Container]) -> 
         unanswered: BTreeMap::new(),
         ..Observation::default()
     }
+}
+
+/// A service of two images that both have a new digest, 2 and 6.
+fn of_two_images() -> (Scenario, Observation) {
+    let reference = Reference::parse(API).unwrap();
+    let mut images = config().images;
+    images.push(ConfiguredImage { configured: API.into(), reference: reference.clone() });
+    let api = Container { config_image: API.into(), image: ImageId("sha256:api".into()), ..running("api") };
+    let mut seen = observed('2', &[local("sha256:one", &['1'])], &[&running("web"), &api]);
+    let running = vec![local("sha256:api", &['5'])];
+    seen.images.push(ImageView {
+        remote: Some(digest('6')),
+        tagged: running.first().cloned(),
+        running,
+        ..ImageView::new(API.into(), reference)
+    });
+    (Scenario::of(ServiceConfig { images, ..config() }), seen)
 }
 
 #[test]

@@ -251,6 +251,20 @@ mod tests {
         RegistryClient::new(&config, Arc::new(Credentials::new(None, String::new().into()))).unwrap()
     }
 
+    /// A client of a registry with TLS that trusts what it finds in this folder.
+    fn trusting(name: &str, certificates: &Path) -> RegistryClient {
+        let config = RegistryConfig {
+            url: format!("https://{name}"),
+            host: name.to_owned(),
+            concurrency: 2,
+            ..Default::default()
+        };
+        let credentials = Arc::new(Credentials::new(None, String::new().into()));
+        let mut client = RegistryClient::new(&config, credentials).unwrap();
+        client.trust.folders = vec![certificates.to_owned()];
+        client
+    }
+
     fn pem(what: &str, der: &[u8]) -> String {
         let text = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, der);
         let lines: Vec<_> = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
@@ -309,18 +323,7 @@ mod tests {
         let asks = async {
             // A registry on this host that has TLS all the same.
             let name = format!("localhost:{port}");
-            let config = RegistryConfig {
-                url: format!("https://{name}"),
-                host: name.clone(),
-                concurrency: 2,
-                ..Default::default()
-            };
-            let client = || {
-                let credentials = Arc::new(Credentials::new(None, String::new().into()));
-                let mut client = RegistryClient::new(&config, credentials).unwrap();
-                client.trust.folders = vec![folder.path().to_owned()];
-                client
-            };
+            let client = || trusting(&name, folder.path());
             let image = Reference::parse(&format!("{name}/web:1")).unwrap();
             let earlier = client();
             let error = earlier.digest(&image, Urgency::Manual).await.unwrap_err().to_string();
@@ -389,15 +392,7 @@ mod tests {
             }
             found(&digest)
         };
-        let config = RegistryConfig {
-            url: format!("https://{name}"),
-            host: name.clone(),
-            concurrency: 2,
-            ..Default::default()
-        };
-        let credentials = Arc::new(Credentials::new(None, String::new().into()));
-        let mut client = RegistryClient::new(&config, credentials).unwrap();
-        client.trust.folders = vec![folder.path().to_owned()];
+        let client = trusting(&name, folder.path());
         let image = Reference::parse(&format!("{name}/web:1")).unwrap();
         tokio::select! {
             () = serve(registry, acceptor(), of_registry) => panic!("the registry ended"),
@@ -427,15 +422,7 @@ mod tests {
             let later = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(2_100_000_000 + hour * 3600);
             std::fs::File::options().write(true).open(path).unwrap().set_modified(later).unwrap();
         };
-        let config = RegistryConfig {
-            url: format!("https://{name}"),
-            host: name.clone(),
-            concurrency: 2,
-            ..Default::default()
-        };
-        let credentials = Arc::new(Credentials::new(None, String::new().into()));
-        let mut client = RegistryClient::new(&config, credentials).unwrap();
-        client.trust.folders = vec![folder.path().to_owned()];
+        let client = trusting(&name, folder.path());
         let image = Reference::parse(&format!("{name}/web:1")).unwrap();
         let asks = async {
             for (hour, certified, is_accepted) in [(1, &made, true), (2, &other, false), (3, &made, true)] {

@@ -194,25 +194,6 @@ fn a_check_that_passes_no_gate_says_until_when_a_failed_update_waits() {
     assert!(checked.message.contains("the next attempt is at 2026-01-01 00:12"), "{}", checked.message);
 }
 
-const API: &str = "localhost:5000/api:1";
-
-/// A service of two images that both have a new digest, 2 and 6.
-fn of_two_images() -> (Scenario, Observation) {
-    let reference = Reference::parse(API).unwrap();
-    let mut images = config().images;
-    images.push(ConfiguredImage { configured: API.into(), reference: reference.clone() });
-    let api = Container { config_image: API.into(), image: ImageId("sha256:api".into()), ..running("api") };
-    let mut seen = observed('2', &[local("sha256:one", &['1'])], &[&running("web"), &api]);
-    let running = vec![local("sha256:api", &['5'])];
-    seen.images.push(ImageView {
-        remote: Some(digest('6')),
-        tagged: running.first().cloned(),
-        running,
-        ..ImageView::new(API.into(), reference)
-    });
-    (Scenario::of(ServiceConfig { images, ..config() }), seen)
-}
-
 impl Scenario {
     /// Checks, and lets every pull fail that includes one of these images. Returns the images of every pull.
     fn pulls_without(&mut self, failing: &[&str], seen: &Observation) -> Vec<Vec<String>> {

@@ -86,34 +86,18 @@ fn only_an_answer_without_a_store_keeps_the_store_away() {
     );
 }
 
-const API: &str = "localhost:5000/api:1";
 const DB: &str = "localhost:5000/db:1";
 
-/// A service of two images that both have a new digest, and what a check of it finds.
-fn of_two_images() -> (Scenario, Observation) {
-    let reference = Reference::parse(API).unwrap();
-    let mut images = config().images;
-    images.push(ConfiguredImage { configured: API.into(), reference: reference.clone() });
-    let mut scenario = Scenario::of(ServiceConfig { images, ..config() });
+/// A machine of a fleet with a service of two images that both have a new digest, and what a check of it finds.
+fn two_images_in_a_fleet() -> (Scenario, Observation) {
+    let (mut scenario, seen) = of_two_images();
     scenario.service.fleet = Arc::new(present());
-    let (web, api) = (
-        running("web"),
-        Container { config_image: API.into(), image: ImageId("sha256:api".into()), ..running("api") },
-    );
-    let mut seen = observed('2', &[local("sha256:one", &['1'])], &[&web, &api]);
-    let running = vec![local("sha256:api", &['5'])];
-    seen.images.push(ImageView {
-        remote: Some(digest('6')),
-        tagged: running.first().cloned(),
-        running,
-        ..ImageView::new(API.into(), reference)
-    });
     (scenario, seen)
 }
 
 /// The same, once the fleet has permitted both; their deployment has begun.
 fn deploying_two_images() -> Scenario {
-    let (mut scenario, seen) = of_two_images();
+    let (mut scenario, seen) = two_images_in_a_fleet();
     scenario.at(0).check(seen);
     for _ in 0..2 {
         let Some(Action::AskFleet { image, ask }) = scenario.act() else { panic!("it asks for both") };
@@ -125,8 +109,8 @@ fn deploying_two_images() -> Scenario {
 }
 
 #[test]
-fn one_late_answer_does_not_split_an_update_of_two_images() {
-    let (mut scenario, seen) = of_two_images();
+fn one_late_answer_does_not_split_an_update_two_images_in_a_fleet() {
+    let (mut scenario, seen) = two_images_in_a_fleet();
     scenario.at(0).check(seen.clone());
     for answer in [Ok(answer(Permission::Go, 30)), unanswered()] {
         let Some(Action::AskFleet { image, ask }) = scenario.act() else { panic!("it asks for both") };
@@ -150,7 +134,7 @@ fn one_late_answer_does_not_split_an_update_of_two_images() {
 
 #[test]
 fn the_warden_is_not_asked_about_an_image_while_its_pull_is_postponed() {
-    let (mut scenario, seen) = of_two_images();
+    let (mut scenario, seen) = two_images_in_a_fleet();
     for (at, expected) in
         [(0, vec![IMAGE, API]), (60, vec![IMAGE, API]), (120, vec![IMAGE, API]), (180, vec![API])]
     {

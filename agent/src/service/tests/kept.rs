@@ -4,8 +4,6 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::service::gates::candidate::Unsigned;
 
-const API: &str = "localhost:5000/api:1";
-
 fn two(update: Option<UpdateConfig>) -> ServiceConfig {
     let mut images = config().images;
     images.push(ConfiguredImage { configured: API.into(), reference: Reference::parse(API).unwrap() });

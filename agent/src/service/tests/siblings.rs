@@ -4,8 +4,6 @@ use super::tag_variable::with_variable;
 use super::*;
 use crate::config::UpdateConfig;
 
-const API: &str = "localhost:5000/api:1";
-
 fn named(name: &str, image: &str, auto_heal: bool) -> Arc<ServiceConfig> {
     let reference = Reference::parse(image).unwrap();
     let images = vec![ConfiguredImage { configured: image.into(), reference }];

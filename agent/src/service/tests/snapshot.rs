@@ -8,7 +8,7 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::model::snapshot::{Copied, CopyMade, FolderId, KeptFolder, Mounter, Room, SnapshotRules, Source};
 use crate::model::{ComposeError, Hooks};
-use crate::service::action::SnapshotStep;
+use crate::service::action::{CheckAsked, SnapshotStep};
 use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::input::{CheckFault, NotStarted, SnapshotStepped};
 use crate::service::rollout::plan::{Cause, GoBack, GoBackReason};
@@ -68,6 +68,18 @@ impl Scenario {
             Some(Action::Step(Step::Snapshot(step))) => step,
             other => panic!("no step of a snapshot, but {other:?}"),
         }
+    }
+
+    /// What the next check asks for.
+    fn next_check_asks(&mut self, is_manual: bool) -> CheckAsked {
+        self.service.checks.drop_running();
+        self.service.checks.request();
+        if is_manual {
+            self.service.checks.request_manual(true, self.now);
+        }
+        let check = self.service.next_check(self.now);
+        let Some(Action::Check { asked, .. }) = check else { panic!("{check:?}") };
+        asked
     }
 
     fn step_ends(&mut self, result: StepResult) -> &mut Self {
@@ -606,14 +618,7 @@ fn the_data_is_not_measured_for_a_blocked_digest_unless_somebody_asks() {
     let mut scenario = with_data();
     scenario.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
     for is_manual in [false, true] {
-        scenario.service.checks.drop_running();
-        scenario.service.checks.request();
-        if is_manual {
-            scenario.service.checks.request_manual(true, scenario.now);
-        }
-        let check = scenario.service.next_check(scenario.now);
-        let Some(Action::Check { asked, .. }) = check else { panic!("{check:?}") };
-        let withheld: Vec<_> = asked.withheld.into_iter().collect();
+        let withheld: Vec<_> = scenario.next_check_asks(is_manual).withheld.into_iter().collect();
         let expected = if is_manual { Vec::new() } else { vec![(IMAGE.to_owned(), digest('2'))] };
         assert_eq!(withheld, expected);
     }
@@ -624,16 +629,8 @@ fn data_with_enough_room_is_measured_once_an_hour_while_its_update_waits() {
     let rules = SnapshotRules { of: vec!["/srv/a".into(), "/srv/b".into()], keep: 2, max_bytes: 1 << 30 };
     let gated = UpdateConfig { snapshot: Some(rules), approve: true, ..UpdateConfig::default() };
     let mut scenario = Scenario::of(ServiceConfig { update: Some(Arc::new(gated)), ..config() });
-    let measures = |scenario: &mut Scenario, is_manual: bool| {
-        scenario.service.checks.drop_running();
-        scenario.service.checks.request();
-        if is_manual {
-            scenario.service.checks.request_manual(true, scenario.now);
-        }
-        let check = scenario.service.next_check(scenario.now);
-        let Some(Action::Check { asked, .. }) = check else { panic!("{check:?}") };
-        asked.measured.is_empty()
-    };
+    let measures =
+        |scenario: &mut Scenario, is_manual: bool| scenario.next_check_asks(is_manual).measured.is_empty();
     assert!(measures(&mut scenario, false), "nothing is known");
     scenario.check(update());
     for (seconds, expected) in [(0, false), (3599, false), (3600, true), (3601, false)] {
