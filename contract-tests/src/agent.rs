@@ -367,17 +367,8 @@ impl Agent {
                     continue;
                 }
             }
-            let is_killed = wait_for("the agent to be killed or to complete", || {
-                let steps = &self.steps()[before..];
-                match (self.try_request("GET", "/health"), steps.last().is_some_and(|last| last == "done")) {
-                    (Err(_), _) => Ok(true),
-                    (_, true) => Ok(false),
-                    _ => Err(format!("{steps:?}")),
-                }
-            });
-            if is_killed {
+            if self.wait_killed_or_done(before) {
                 hit.push(*step);
-                self.wait_end();
             } else {
                 self.kill9(true);
             }
@@ -387,6 +378,25 @@ impl Agent {
             self.restart();
         }
         hit
+    }
+
+    /// Waits for the kill that was armed, or for the end of the deployment, after this many steps of earlier ones. Returns
+    /// whether it was killed.
+    #[track_caller]
+    pub fn wait_killed_or_done(&mut self, before: usize) -> bool {
+        let is_killed = wait_for("the agent to be killed or to complete", || {
+            let steps = &self.steps()[before..];
+            let is_done = steps.last().is_some_and(|last| last == "done");
+            match self.try_request("GET", "/health") {
+                Err(_) => Ok(true),
+                Ok(_) if is_done && self.log.kill.lock().is_some() => Ok(false),
+                Ok(_) => Err(format!("{steps:?}")),
+            }
+        });
+        if is_killed {
+            self.wait_end();
+        }
+        is_killed
     }
 
     /// Suspends its process (SIGSTOP), or resumes it (SIGCONT).

@@ -19,8 +19,8 @@ use evenkeel_agent::adapters::docker::{DockerEngine, Endpoint};
 use evenkeel_agent::config;
 use evenkeel_agent::model::image::{Digest, ImageId, Reference};
 use evenkeel_agent::model::{
-    ContainerEvent, EngineError, EventKind, HealthState, Members, Project, PullPolicy, RestartPolicy, State,
-    UpMode,
+    Container, ContainerEvent, EngineError, EventKind, HealthState, Members, Project, PullPolicy,
+    RestartPolicy, State, UpMode,
 };
 use evenkeel_agent::ports::{Compose as _, Engine as _, PullProgress};
 use evenkeel_common::testing::wait_for_async;
@@ -39,8 +39,18 @@ fn reference(text: &str) -> Reference {
     Reference::parse(text).unwrap()
 }
 
-async fn project(stage: &Stage) -> Vec<evenkeel_agent::model::Container> {
-    stage.engine.containers(&Members::Project(stage.id.clone())).await.unwrap()
+async fn project(stage: &Stage) -> Vec<Container> {
+    containers(stage, Members::Project(stage.id.clone())).await
+}
+
+/// The containers, once the engine has told the state of each: on a busy machine it does not always do so in time.
+async fn containers(stage: &Stage, members: Members) -> Vec<Container> {
+    wait_for_async("the state of each container", async || {
+        let seen = stage.engine.containers(&members).await.unwrap();
+        let is_known = seen.iter().all(|container| container.state != State::Unknown);
+        if is_known { Ok(seen) } else { Err(format!("{seen:#?}")) }
+    })
+    .await
 }
 
 #[tokio::test]
@@ -114,9 +124,9 @@ async fn a_name_matches_exactly_one_container() {
     for name in [&dotted, &similar, &format!("{dotted}x"), &format!("x{dotted}")] {
         stage.run(name, &[], &image, &[]);
     }
-    let seen = stage.engine.containers(&Members::Name(dotted.clone())).await.unwrap();
+    let seen = containers(&stage, Members::Name(dotted.clone())).await;
     assert_eq!(seen.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), [dotted]);
-    let none = stage.engine.containers(&Members::Name(format!("{}b", stage.id))).await.unwrap();
+    let none = containers(&stage, Members::Name(format!("{}b", stage.id))).await;
     assert_eq!(none, []);
 }
 
@@ -131,7 +141,7 @@ async fn a_container_that_could_not_be_started_has_the_reason() {
     let mut start = tokio::process::Command::new("docker");
     start.env("DOCKER_HOST", stage.endpoint.to_string()).args(["start", &name]);
     assert!(!start.output().await.unwrap().status.success());
-    let seen = stage.engine.containers(&Members::Name(name)).await.unwrap();
+    let seen = containers(&stage, Members::Name(name)).await;
     assert_eq!((seen[0].state, seen[0].started_at), (State::Created, None));
     assert!(seen[0].error.contains("/nope"), "{:?}", seen[0].error);
 }

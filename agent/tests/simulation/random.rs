@@ -6,9 +6,11 @@
 use super::run::Simulation;
 use super::run::random::simulation;
 
-/// The default number of runs, which takes a few seconds of one processor in the debug build. `dist/test.sh --all` runs
-/// thousands.
+/// The default number of runs. `dist/test.sh --all` runs thousands.
 const DEFAULT_RUNS: u64 = 200;
+
+/// The runs are shared between this many tests, which run in parallel.
+const PARTS: u64 = 4;
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
@@ -42,12 +44,13 @@ fn report(seed: u64, simulation: &Simulation, violation: &str) -> String {
     )
 }
 
-#[test]
-fn random_runs_of_two_services_in_a_project_keep_every_property() {
+/// Runs those whose seed is `part` modulo the number of parts.
+fn run_part(part: u64) {
     let first = number("EVENKEEL_SEED");
     let count = number("EVENKEEL_LIVES").unwrap_or(if first.is_some() { 1 } else { DEFAULT_RUNS });
     let mut failed = Vec::new();
-    for seed in (first.unwrap_or_default()..).zip(0..count).map(|(seed, _)| seed) {
+    let seeds = (first.unwrap_or_default()..).zip(0..count).map(|(seed, _)| seed);
+    for seed in seeds.filter(|seed| seed % PARTS == part) {
         let simulation = simulation(seed);
         let outcome = simulation.run();
         if first.is_some() && count == 1 {
@@ -60,7 +63,29 @@ fn random_runs_of_two_services_in_a_project_keep_every_property() {
     let line = |(seed, _, violation): &(u64, Simulation, String)| format!("seed {seed}: {violation}\n");
     let list = failed.iter().map(line).collect::<Vec<_>>().concat();
     if let Some((seed, simulation, violation)) = failed.first() {
-        panic!("{} of {count} runs failed\n{list}\n{}", failed.len(), report(*seed, simulation, violation));
+        panic!("{} runs failed\n{list}\n{}", failed.len(), report(*seed, simulation, violation));
+    }
+}
+
+mod random_runs_of_two_services_in_a_project_keep_every_property {
+    #[test]
+    fn part_1() {
+        super::run_part(0);
+    }
+
+    #[test]
+    fn part_2() {
+        super::run_part(1);
+    }
+
+    #[test]
+    fn part_3() {
+        super::run_part(2);
+    }
+
+    #[test]
+    fn part_4() {
+        super::run_part(3);
     }
 }
 

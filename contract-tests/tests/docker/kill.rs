@@ -107,7 +107,9 @@ fn an_agent_that_is_killed_repeatedly_still_completes_the_update() {
         if after == 0 {
             agent.trigger("web");
         }
-        agent.wait_end();
+        if !agent.wait_killed_or_done(0) {
+            break;
+        }
         agent.restart();
     }
     agent.wait_entry(&Kind::UPDATED, 1);
