@@ -304,9 +304,16 @@ impl Browser {
     /// Waits until the element exists and clicks on it as a user would. It must be visible.
     #[track_caller]
     pub fn click(&self, css: &str) {
-        let clicked = self
-            .runtime
-            .block_on(async { self.client.wait().for_element(Locator::Css(css)).await?.click().await });
+        // The driver does not scroll to an element that only the bar at the top of the page covers.
+        let scroll = format!(
+            "document.querySelector({})?.scrollIntoView({{block: 'nearest', behavior: 'instant'}})",
+            json!(css)
+        );
+        let clicked = self.runtime.block_on(async {
+            let element = self.client.wait().for_element(Locator::Css(css)).await?;
+            self.client.execute(&scroll, Vec::new()).await?;
+            element.click().await
+        });
         if let Err(error) = clicked {
             panic!("click {css}: {error}");
         }
