@@ -164,6 +164,7 @@ mod tests {
 
     use super::*;
     use crate::adapters::docker::{Endpoint, PullCredentials};
+    use crate::model::image::Repository;
     use crate::model::probe::StatusCodes;
 
     fn asks(port: u16, path: &str, status: &str, host: Option<&str>) -> HttpAsk {
@@ -197,7 +198,7 @@ mod tests {
 
     #[async_trait]
     impl PullCredentials for NoLogin {
-        async fn login(&self, _: &str) -> Result<Option<bollard::auth::DockerCredentials>, String> {
+        async fn login(&self, _: &Repository) -> Result<Option<bollard::auth::DockerCredentials>, String> {
             Ok(None)
         }
     }

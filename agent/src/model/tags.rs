@@ -8,7 +8,7 @@
 //! | numbers | `1`, `1.27`, `1.27.3`, `4.0.15.2941` | a newer tag has as many: `1.27.3` is not moved to `1.28`, which is a moving tag |
 //! | pre-release | `-rc.1`, `-beta`, `rc1`, `b2` | offered only if the current tag is a pre-release of the same version, of an earlier stage or with the same word |
 //! | suffix | `-alpine`, `-alpine3.20`, `_amd64` | a newer tag has exactly the same |
-//! | build | `-ls289`, `-r3`, `-build7` | of the same version, a greater build is newer; a newer tag has one if and only if the current tag has one |
+//! | builds | `-ls289`, `-r3`, `-build7`, `-r2-ls281` | of the same version, greater builds are newer, compared from left to right; a newer tag has the same kinds |
 //!
 //! A range is matched against the numbers only; missing ones count as 0. With a glob, the pattern itself defines which tags
 //! are comparable: among the matching tags, one is newer if its numbers, compared from left to right, are greater.
@@ -149,7 +149,8 @@ struct VersionTag<'a> {
     numbers: Vec<u64>,
     pre_release: Option<PreRelease>,
     suffix: &'a str,
-    build: Option<u64>,
+    /// The words and the numbers of its builds.
+    builds: Vec<(&'a str, u64)>,
 }
 
 /// `rc.2`
@@ -171,8 +172,8 @@ impl<'a> VersionTag<'a> {
             Some((pre_release, suffix)) => (Some(pre_release), suffix),
             None => (None, rest),
         };
-        let (suffix, build) = split_build(suffix);
-        Some(Self { has_v, numbers, pre_release, suffix, build })
+        let (suffix, builds) = split_builds(suffix);
+        Some(Self { has_v, numbers, pre_release, suffix, builds })
     }
 
     fn version(&self) -> Version {
@@ -192,14 +193,15 @@ impl<'a> VersionTag<'a> {
                     .map(PreRelease::rank)
                     .cmp(&other.pre_release.as_ref().map(PreRelease::rank))
             })
-            .then_with(|| self.build.cmp(&other.build))
+            .then_with(|| self.builds.cmp(&other.builds))
     }
 
     /// Reports whether it is of the same kind, whatever its version.
     fn is_like(&self, current: &Self) -> bool {
+        let words = |tag: &Self| tag.builds.iter().map(|(word, _)| *word).collect::<Vec<_>>();
         self.has_v == current.has_v
             && self.suffix == current.suffix
-            && self.build.is_some() == current.build.is_some()
+            && words(self) == words(current)
             && self.numbers.len() == current.numbers.len()
     }
 
@@ -248,15 +250,22 @@ impl PreRelease {
     }
 }
 
-/// Splits the number of a build off the end of a suffix: `-alpine-r3` has the build 3.
-fn split_build(suffix: &str) -> (&str, Option<u64>) {
-    let Some((before, last)) = suffix.rsplit_once('-') else { return (suffix, None) };
-    let digits = last.find(|c: char| c.is_ascii_digit()).unwrap_or(last.len());
-    let (word, number) = last.split_at(digits);
-    match number.parse() {
-        Ok(number) if BUILDS.contains(&word) => (before, Some(number)),
-        _ => (suffix, None),
+/// Splits the builds off the end of a suffix: `-alpine-r3` has the build `r3`.
+fn split_builds(suffix: &str) -> (&str, Vec<(&str, u64)>) {
+    let (mut rest, mut builds) = (suffix, Vec::new());
+    while let Some((before, build)) = last_build(rest) {
+        rest = before;
+        builds.insert(0, build);
     }
+    (rest, builds)
+}
+
+/// Splits the last part of a suffix into the word and the number of a build, if it is one.
+fn last_build(suffix: &str) -> Option<(&str, (&str, u64))> {
+    let (before, last) = suffix.rsplit_once('-')?;
+    let (word, number) = last.split_at(last.find(|c: char| c.is_ascii_digit())?);
+    let number = number.parse().ok()?;
+    BUILDS.contains(&word).then_some((before, (word, number)))
 }
 
 /// Returns the least first number that belongs to another numbering scheme than the first number of the current tag, if the
@@ -472,6 +481,18 @@ mod tests {
             ["1.27.3-debian-12-r0", "1.27.3-debian-12-r4", "1.27.4-debian-12-r0", "1.27.5-debian-11-r9"];
         assert_eq!(newest("~1.27", "1.27.3-debian-12-r0", &bitnami), Some("1.27.4-debian-12-r0"));
         assert_eq!(newest("=1.27.3", "1.27.3-debian-12-r0", &bitnami), Some("1.27.3-debian-12-r4"));
+        let linuxserver = [
+            "4.0.6-r0-ls272",
+            "4.0.6-r2-ls281",
+            "4.0.6-r10-ls280",
+            "4.0.6-ls300",
+            "4.0.5-r9-ls290",
+            "4.0.6-r11",
+        ];
+        assert_eq!(newest("~4.0", "4.0.6-r0-ls272", &linuxserver), Some("4.0.6-r10-ls280"));
+        assert_eq!(newest("~4.0", "4.0.6-r0-ls271", &linuxserver[..1]), Some("4.0.6-r0-ls272"));
+        assert_eq!(newest("~4.0", "4.0.5-r9-ls290", &linuxserver), Some("4.0.6-r10-ls280"));
+        assert_eq!(newest("~4.0", "4.0.6-r10-ls280", &linuxserver), None);
     }
 
     #[test]

@@ -198,6 +198,11 @@ impl Check {
         judged: &mut Judged,
     ) -> Result<(), Unanswered> {
         let image = || view.configured.clone();
+        let is_up_to_date = !view.running.is_empty() && !replaces(view);
+        if is_up_to_date && !self.asked.is_asked_for && !self.asked.compares_all {
+            // Nothing is decided by it, and a verdict that is not valid would be read again with each check.
+            return Ok(());
+        }
         match self.signature(digest, view, patience).await? {
             Signature::Accepted => {}
             Signature::Earlier => drop(judged.signed_earlier.insert(image())),

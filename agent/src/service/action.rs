@@ -100,6 +100,8 @@ pub struct CheckAsked {
     pub published: FewMap<String, Digest>,
     /// Newer tags of the images whose tag is written into the env file.
     pub newer: NewerTags,
+    /// Whether somebody has asked for this check, or for a redeployment.
+    pub is_asked_for: bool,
     /// Whether the definition of what runs is compared even if no image is out of date.
     pub compares_all: bool,
     /// Containers, by ID, that an update replaces although they are down.

@@ -116,6 +116,9 @@ pub struct Found {
     /// whatever the fleet reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
+    /// Since when it has not been known whether it is signed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unread_since: Option<Timestamp>,
 }
 
 impl Found {

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use bollard::auth::DockerCredentials;
 use evenkeel_agent::adapters::docker::{DockerEngine, Endpoint, HostEnvironment, PullCredentials};
 use evenkeel_agent::config::Runtime;
+use evenkeel_agent::model::image::Repository;
 use evenkeel_agent::ports::Engine as _;
 use evenkeel_common::testing::{unused_port, wait_for_async};
 use tempfile::TempDir;
@@ -23,7 +24,7 @@ pub(crate) struct AnonymousPulls;
 
 #[async_trait]
 impl PullCredentials for AnonymousPulls {
-    async fn login(&self, _: &str) -> Result<Option<DockerCredentials>, String> {
+    async fn login(&self, _: &Repository) -> Result<Option<DockerCredentials>, String> {
         Ok(None)
     }
 }

@@ -515,6 +515,19 @@ fn signed_only(config: &ServiceConfig) -> Arc<ServiceConfig> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn polls_do_not_read_the_signatures_of_what_runs_unless_it_is_redeployed() {
+    let (fake, config) = set_up(&one("up to date", &[], true));
+    let config = signed_only(&config);
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+    assert_eq!(fake.signature_reads(), 0);
+    assert!(run_agent(&fake, &config, LONG, Script::RedeployFirst).await);
+    assert!(fake.signature_reads() > 0, "a redeployment names what it leaves out");
+    let (fake, config) = set_up(&SCENARIOS[0]);
+    assert!(run_agent(&fake, &signed_only(&config), LONG, Script::Poll).await);
+    assert!(fake.signature_reads() > 1, "an update that is signed later is found at the next check");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_image_without_signature_is_neither_fetched_nor_started_until_it_is_signed() {
     let calls = every(4, 0).take_while(|at| *at < 60);
     for (at, script) in calls.flat_map(|at| [(at, Script::Poll), (at, Script::RedeployFirst)]) {

@@ -71,9 +71,9 @@ const UNPACK_SILENCE: Duration = Duration::from_mins(30);
 /// Registry credentials for pulls.
 #[async_trait]
 pub trait PullCredentials: Send + Sync + 'static {
-    /// Returns the credentials for the registry `host`, or `None` for an anonymous pull. The error says why the configured
-    /// credentials cannot be read.
-    async fn login(&self, host: &str) -> Result<Option<DockerCredentials>, String>;
+    /// Returns the credentials for a repository, or `None` for an anonymous pull. The error says why the configured credentials
+    /// cannot be read.
+    async fn login(&self, repository: &Repository) -> Result<Option<DockerCredentials>, String>;
 }
 
 /// An engine client. Creating one does not connect.
@@ -138,7 +138,7 @@ impl DockerEngine {
     ) -> Result<(), EngineError> {
         let doing = format!("pull {reference}");
         let host = &reference.repository.host;
-        let login = self.auth.login(host).await.map_err(|reason| {
+        let login = self.auth.login(&reference.repository).await.map_err(|reason| {
             EngineError::Refused(format!("{doing}: no credentials for {host}: {}", stable(&reason)))
         })?;
         let which = match (&reference.digest, &reference.tag) {

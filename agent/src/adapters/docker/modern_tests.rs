@@ -12,7 +12,7 @@ use wiremock::matchers::{any, method, path};
 use wiremock::{Mock, MockServer, Request, Respond, ResponseTemplate};
 
 use super::{DockerEngine, Endpoint, PullCredentials};
-use crate::model::image::{ImageId, Reference};
+use crate::model::image::{ImageId, Reference, Repository};
 use crate::model::{EngineError, Members, State};
 use crate::ports::{Engine as _, PullProgress};
 
@@ -20,7 +20,7 @@ struct NoLogin;
 
 #[async_trait::async_trait]
 impl PullCredentials for NoLogin {
-    async fn login(&self, _: &str) -> Result<Option<bollard::auth::DockerCredentials>, String> {
+    async fn login(&self, _: &Repository) -> Result<Option<bollard::auth::DockerCredentials>, String> {
         Ok(None)
     }
 }

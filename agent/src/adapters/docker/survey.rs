@@ -37,7 +37,7 @@ impl Survey for DockerEngine {
             data_folder: images::data_folder(&info),
             insecure_registries: insecure(&info),
             insecure_networks: answer::texts(&info, "/RegistryConfig/InsecureRegistryCIDRs"),
-            mirrors: answer::texts(&info, "/RegistryConfig/Mirrors"),
+            mirrors: mirrors(&info),
         })
     }
 
@@ -69,6 +69,18 @@ fn insecure(info: &Value) -> Vec<String> {
     let known = info.pointer("/RegistryConfig/IndexConfigs").and_then(Value::as_object);
     let plain = |entry: &&Value| answer::flag(entry, "/Secure") == Some(false);
     known.into_iter().flatten().filter(|(_, entry)| plain(entry)).map(|(name, _)| name.clone()).collect()
+}
+
+/// Returns the URLs of the mirrors of Docker Hub. Podman names each by its location, which is a host or a path below which it has
+/// the repositories; those with a path are left out.
+fn mirrors(info: &Value) -> Vec<String> {
+    let urls = answer::texts(info, "/RegistryConfig/Mirrors");
+    if !urls.is_empty() {
+        return urls;
+    }
+    let locations = answer::texts(info, "/RegistryConfig/IndexConfigs/docker.io/Mirrors").into_iter();
+    let hosts = locations.filter(|location| !location.contains('/'));
+    hosts.map(|host| format!("https://{host}")).collect()
 }
 
 fn running_container(listed: &Value) -> RunningContainer {
@@ -132,5 +144,20 @@ mod tests {
         }}});
         assert_eq!(insecure(&info), ["registry.lan:5000"]);
         assert!(insecure(&Value::Null).is_empty());
+    }
+
+    #[test]
+    fn mirrors_are_urls_with_docker_and_locations_with_podman() {
+        let url = "https://mirror.lan/";
+        let docker = json!({"RegistryConfig": {
+            "Mirrors": [url], "IndexConfigs": {"docker.io": {"Mirrors": [url], "Secure": true}},
+        }});
+        assert_eq!(mirrors(&docker), [url]);
+        let podman = json!({"RegistryConfig": {"Mirrors": [], "IndexConfigs": {
+            "docker.io": {"Mirrors": ["mirror.lan:5000", "cache.lan/hub", "mirror.gcr.io"], "Secure": true},
+            "quay.io": {"Mirrors": ["quay.lan"], "Secure": true},
+        }}});
+        assert_eq!(mirrors(&podman), ["https://mirror.lan:5000", "https://mirror.gcr.io"]);
+        assert!(mirrors(&Value::Null).is_empty());
     }
 }

@@ -217,7 +217,7 @@ impl DockerEngine {
     /// Returns the `X-Registry-Auth` header for an image's registry, if credentials are configured.
     async fn registry_login(&self, image: &Reference) -> Result<Option<HeaderValue>, SwarmError> {
         let host = &image.repository.host;
-        let login = self.auth.login(host).await.map_err(|reason| {
+        let login = self.auth.login(&image.repository).await.map_err(|reason| {
             SwarmError::Refused(format!("no credentials for {host}: {}", stable(&reason)))
         })?;
         let Some(login) = login else { return Ok(None) };

@@ -20,8 +20,8 @@ struct Login(Result<Option<DockerCredentials>, String>, Mutex<Vec<String>>);
 
 #[async_trait]
 impl PullCredentials for Login {
-    async fn login(&self, host: &str) -> Result<Option<DockerCredentials>, String> {
-        self.1.lock().push(host.to_owned());
+    async fn login(&self, repository: &Repository) -> Result<Option<DockerCredentials>, String> {
+        self.1.lock().push(repository.host.clone());
         self.0.clone()
     }
 }

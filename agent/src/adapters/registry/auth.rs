@@ -49,7 +49,7 @@ pub(super) struct Target<'a> {
     pub(super) reach: Reach,
     /// The repository to access.
     pub(super) repository: &'a Repository,
-    /// The name under which the login is stored; `None` if it gets none.
+    /// The host under which the login is stored; `None` if it gets none.
     pub(super) login: Option<&'a str>,
 }
 
@@ -68,7 +68,10 @@ pub(super) async fn open(
 ) -> Result<Access, Fault> {
     let repository = target.repository;
     let login = match target.login {
-        Some(name) => credentials.for_host(name).await.map_err(|error| Fault::Image(error.0))?,
+        Some(name) => {
+            let login = credentials.for_repository(name, &repository.path).await;
+            login.map_err(|error| Fault::Image(error.0))?
+        }
         None => None,
     };
     let with_login = login.is_some();

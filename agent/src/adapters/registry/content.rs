@@ -87,7 +87,8 @@ impl RegistryClient {
                 })?;
                 Ok(Listing::Page(Page { body, next }))
             }
-            400 | 404 | 405 | 501 => Ok(Listing::Unknown),
+            // 406 is the answer of Artifactory (go-containerregistry#1962).
+            400 | 404 | 405 | 406 | 501 => Ok(Listing::Unknown),
             _ => Err(answer::refused(repository, &response)),
         }
     }

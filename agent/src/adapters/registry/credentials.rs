@@ -61,11 +61,12 @@ pub struct Credentials {
     /// Files that count if Docker's has no login.
     auth_files: Vec<PathBuf>,
     search_path: OsString,
+    /// By registry host, or with podman also by `host/namespace`.
     known: Mutex<HashMap<String, Arc<Entry>>>,
     timeout: Duration,
 }
 
-/// The cached result for one host. Locked during the lookup, so that a helper runs once for all concurrent calls.
+/// The cached result for one name. Locked during the lookup, so that a helper runs once for all concurrent calls.
 type Entry = tokio::sync::Mutex<Option<Known>>;
 
 #[derive(Debug)]
@@ -101,28 +102,52 @@ impl Credentials {
         Self { auth_files, ..Self::new(config_dir, set("PATH").unwrap_or_default()) }
     }
 
+    /// Returns the login for a repository of a registry, or `None` if none is configured. With podman, one for the repository or
+    /// for a namespace above it counts before that for the registry.
+    pub async fn for_repository(&self, host: &str, path: &str) -> Result<Option<Login>, RegistryError> {
+        if !self.auth_files.is_empty() {
+            let name = format!("{host}/{path}");
+            let mut names = vec![name.as_str()];
+            names.extend(name.rmatch_indices('/').map(|(end, _)| &name[..end]));
+            names.retain(|name| *name != host);
+            for name in names {
+                if let Some(login) = self.for_name(name).await? {
+                    return Ok(Some(login));
+                }
+            }
+        }
+        self.for_host(host).await
+    }
+
     /// Returns the login for a registry host as named in image references, or `None` if none is configured.
     pub async fn for_host(&self, host: &str) -> Result<Option<Login>, RegistryError> {
+        self.for_name(host).await
+    }
+
+    async fn for_name(&self, name: &str) -> Result<Option<Login>, RegistryError> {
         let entry = {
             let mut known = self.known.lock();
-            known.entry(host.to_owned()).or_default().clone()
+            known.entry(name.to_owned()).or_default().clone()
         };
         let mut known = entry.lock().await;
         if let Some(known) = known.as_ref().filter(|known| known.at.elapsed() < CACHE_TIME) {
             return known.answer.clone();
         }
-        let answer = self.look_up(host).await;
+        let answer = self.look_up(name).await;
         *known = Some(Known { at: Instant::now(), answer: answer.clone() });
         answer
     }
 
-    async fn look_up(&self, host: &str) -> Result<Option<Login>, RegistryError> {
-        if let Some(login) = self.of_docker(host).await? {
+    async fn look_up(&self, name: &str) -> Result<Option<Login>, RegistryError> {
+        // Docker has logins for registries only.
+        if !name.contains('/')
+            && let Some(login) = self.of_docker(name).await?
+        {
             return Ok(Some(login));
         }
         for path in &self.auth_files {
             let Some(text) = self.read(path).await? else { continue };
-            if let Some(login) = in_file(&text, host).map_err(|why| unreadable(path, &why))? {
+            if let Some(login) = in_file(&text, name).map_err(|why| unreadable(path, &why))? {
                 return Ok(Some(login));
             }
         }
@@ -345,5 +370,38 @@ mod tests {
         assert_eq!(user("a.example").await.as_deref(), Some("docker"));
         assert_eq!(user("b.example").await.as_deref(), Some("podman"));
         assert_eq!(user("c.example").await, None);
+    }
+
+    #[tokio::test]
+    async fn podmans_login_for_a_namespace_counts_before_that_for_the_registry() {
+        let folder = tempfile::tempdir().unwrap();
+        let login = |name: &str| serde_json::json!({"username": name, "password": "secret"});
+        let logins = serde_json::json!({"auths": {
+            "quay.io": login("all"), "quay.io/org": login("org"), "quay.io/org/app": login("app"),
+        }});
+        for file in ["config.json", "auth.json"] {
+            std::fs::write(folder.path().join(file), logins.to_string()).unwrap();
+        }
+        let podman = Credentials {
+            auth_files: vec![folder.path().join("auth.json")],
+            ..Credentials::new(None, OsString::new())
+        };
+        let docker = Credentials::new(Some(folder.path().to_owned()), OsString::new());
+        for (host, path, of_podman, of_docker) in [
+            ("quay.io", "org/app", Some("app"), Some("all")),
+            ("quay.io", "org/other", Some("org"), Some("all")),
+            ("quay.io", "org/app2/web", Some("org"), Some("all")),
+            ("quay.io", "organism/app", Some("all"), Some("all")),
+            ("other.example", "org/app", None, None),
+        ] {
+            for (credentials, expected) in [(&podman, of_podman), (&docker, of_docker)] {
+                let found = credentials.for_repository(host, path).await.unwrap();
+                let user = found.map(|login| match login {
+                    Login::UsernamePassword { username, .. } => username,
+                    Login::IdentityToken(token) => token,
+                });
+                assert_eq!(user.as_deref(), expected, "{host}/{path}");
+            }
+        }
     }
 }

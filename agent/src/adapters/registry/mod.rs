@@ -87,6 +87,8 @@ pub struct RegistryClient {
     trust: Trust,
     /// Mirrors of Docker Hub; `None` before the engine was asked.
     mirrors: Mutex<Option<Vec<Arc<Host>>>>,
+    /// What a mirror said of an image ([`key`]), and what Docker Hub said instead.
+    corrections: Mutex<HashMap<String, (Digest, Digest)>>,
 }
 
 impl RegistryClient {
@@ -108,6 +110,7 @@ impl RegistryClient {
             tag_lists: Mutex::default(),
             trust: Trust::default(),
             mirrors: Mutex::default(),
+            corrections: Mutex::default(),
         })
     }
 
@@ -401,6 +404,68 @@ impl RegistryClient {
         Ok(access)
     }
 
+    /// Returns what Docker Hub says if a mirror repeats a digest that Docker Hub has contradicted. Otherwise each check would
+    /// confirm the mirror's digest anew with `GET`, which counts as a pull, until Docker Hub refuses to answer.
+    async fn corrected(&self, reference: &Reference, of_mirror: Digest, urgency: Urgency) -> Digest {
+        let Some(last) = self.correction(reference, &of_mirror) else { return of_mirror };
+        let said = Box::pin(self.digest_of_registry(reference, urgency)).await.unwrap_or(last);
+        if said == of_mirror {
+            self.corrections.lock().remove(&key(reference));
+        }
+        said
+    }
+
+    /// Returns what Docker Hub last said instead of this digest of a mirror, and forgets what concerns another one.
+    fn correction(&self, reference: &Reference, of_mirror: &Digest) -> Option<Digest> {
+        let image = key(reference);
+        let mut corrections = self.corrections.lock();
+        let (wrong, right) = corrections.get(&image)?;
+        if wrong == of_mirror {
+            return Some(right.clone());
+        }
+        corrections.remove(&image);
+        None
+    }
+
+    fn note_correction(&self, reference: &Reference, of_mirror: Digest, of_registry: &Digest) {
+        let mut corrections = self.corrections.lock();
+        if of_mirror == *of_registry {
+            corrections.remove(&key(reference));
+        } else {
+            corrections.insert(key(reference), (of_mirror, of_registry.clone()));
+        }
+    }
+
+    /// Asks the registry itself, even if it has mirrors.
+    async fn digest_of_registry(
+        &self,
+        reference: &Reference,
+        urgency: Urgency,
+    ) -> Result<Digest, RegistryError> {
+        let host = self.host(&reference.repository.host).await?;
+        let image = key(reference);
+        if let Some(error) = host.results.backed_off(&image, urgency) {
+            return Err(error);
+        }
+        let asked_at = Instant::now();
+        // Boxed only during the request: the future is large, and hundreds may wait for a slot.
+        match host.gate.send(urgency, || Box::pin(self.ask(&host, reference))).await {
+            Ok(outcome) => {
+                host.results.record(image, asked_at, &outcome);
+                Ok(outcome?)
+            }
+            Err(refusal) => {
+                // If the registry was not asked about this image, its last answer still stands.
+                let stands = !refusal.is_answer && urgency == Urgency::Routine;
+                if let Some(last) = host.results.last(&image).filter(|_| stands) {
+                    return last;
+                }
+                host.results.refused(image, &refusal.error);
+                Err(refusal.error)
+            }
+        }
+    }
+
     /// Asks the registry itself, even if it has mirrors.
     async fn hashed_by_registry(&self, reference: &Reference) -> Result<Digest, RegistryError> {
         let host = self.host(&reference.repository.host).await?;
@@ -433,31 +498,10 @@ impl Registry for RegistryClient {
         for mirror in self.mirrors(&reference.repository.host).await {
             let sent = mirror.gate.send(urgency, || Box::pin(self.ask(&mirror, reference)));
             if let Ok(Ok(digest)) = sent.await {
-                return Ok(digest);
+                return Ok(self.corrected(reference, digest, urgency).await);
             }
         }
-        let host = self.host(&reference.repository.host).await?;
-        let image = key(reference);
-        if let Some(error) = host.results.backed_off(&image, urgency) {
-            return Err(error);
-        }
-        let asked_at = Instant::now();
-        // Boxed only during the request: the future is large, and hundreds may wait for a slot.
-        match host.gate.send(urgency, || Box::pin(self.ask(&host, reference))).await {
-            Ok(outcome) => {
-                host.results.record(image, asked_at, &outcome);
-                Ok(outcome?)
-            }
-            Err(refusal) => {
-                // If the registry was not asked about this image, its last answer still stands.
-                let stands = !refusal.is_answer && urgency == Urgency::Routine;
-                if let Some(last) = host.results.last(&image).filter(|_| stands) {
-                    return last;
-                }
-                host.results.refused(image, &refusal.error);
-                Err(refusal.error)
-            }
-        }
+        self.digest_of_registry(reference, urgency).await
     }
 
     async fn digest_from_content(&self, reference: &Reference) -> Result<Digest, RegistryError> {
@@ -468,7 +512,11 @@ impl Registry for RegistryClient {
             let sent = mirror.gate.send(Urgency::Manual, || Box::pin(self.hash(&mirror, reference)));
             if let Ok(Ok(digest)) = sent.await {
                 // A mirror may say what the tag was a day ago, and be older than what runs.
-                return Ok(self.hashed_by_registry(reference).await.unwrap_or(digest));
+                let Ok(of_registry) = self.hashed_by_registry(reference).await else {
+                    return Ok(self.correction(reference, &digest).unwrap_or(digest));
+                };
+                self.note_correction(reference, digest, &of_registry);
+                return Ok(of_registry);
             }
         }
         self.hashed_by_registry(reference).await

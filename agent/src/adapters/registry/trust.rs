@@ -543,6 +543,45 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_mirror_that_is_behind_costs_one_pull_and_docker_hub_counts_even_if_it_refuses_to_answer() {
+        use wiremock::matchers::any;
+        use wiremock::{Mock, MockServer, ResponseTemplate};
+        let (old, new) = (r#"{"schemaVersion":2,"was":"yesterday"}"#, r#"{"schemaVersion":2}"#);
+        let found = |manifest: &str| {
+            let digest = Digest::of(manifest.as_bytes());
+            let answer = ResponseTemplate::new(200).set_body_string(manifest);
+            answer.insert_header("docker-content-digest", digest.as_str())
+        };
+        let (mirror, hub) = (MockServer::start().await, MockServer::start().await);
+        Mock::given(any()).respond_with(found(old)).mount(&mirror).await;
+        Mock::given(any()).respond_with(found(new)).mount(&hub).await;
+        let none = Credentials::new(None, String::new().into());
+        let client = of_mirrors_and((&hub.uri(), HUB), &[mirror.uri()], none);
+        let image = Reference::parse("docker.io/library/nginx:1.27").unwrap();
+        let (behind, current) = (Digest::of(old.as_bytes()), Digest::of(new.as_bytes()));
+        assert_eq!(client.digest(&image, Urgency::Routine).await.unwrap(), behind);
+        assert_eq!(client.digest_from_content(&image).await.unwrap(), current);
+        for check in 2..4 {
+            let answer = client.digest(&image, Urgency::Routine).await.unwrap();
+            assert_eq!(answer, current, "check {check}, which confirms nothing that is known");
+        }
+        let asked = hub.received_requests().await.unwrap_or_default();
+        assert_eq!(asked.iter().filter(|request| request.method.as_str() == "GET").count(), 1);
+
+        hub.reset().await;
+        let refuses = ResponseTemplate::new(429).insert_header("retry-after", "600");
+        Mock::given(any()).respond_with(refuses).mount(&hub).await;
+        for urgency in [Urgency::Routine, Urgency::Routine, Urgency::Manual] {
+            assert_eq!(client.digest(&image, urgency).await.unwrap(), current);
+            assert_eq!(client.digest_from_content(&image).await.unwrap(), current);
+        }
+        mirror.reset().await;
+        Mock::given(any()).respond_with(found(new)).mount(&mirror).await;
+        assert_eq!(client.digest(&image, Urgency::Routine).await.unwrap(), current);
+        assert!(client.corrections.lock().is_empty(), "the mirror has caught up");
+    }
+
+    #[tokio::test]
     async fn where_only_a_mirror_can_be_reached_it_has_tags_and_configurations_as_well() {
         use serde_json::json;
         use wiremock::matchers::path;

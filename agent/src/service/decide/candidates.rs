@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use evenkeel_common::wire::Gate;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::model::image::Digest;
 use crate::service::compare::Comparison;
 use crate::service::decide::image::ImageDecision;
 use crate::service::event::Event;
-use crate::service::gates::candidate::{Candidate, DefinitionHold, PlayedBack};
+use crate::service::gates::candidate::{Candidate, DefinitionHold, PlayedBack, Unsigned};
 use crate::service::gates::rules::{Asker, Rules};
 use crate::service::images::{Found, ImageMemory};
 use crate::service::input::ServiceReply;
@@ -20,6 +20,8 @@ use crate::service::{Service, compare, gates};
 
 /// Maximum number of recorded digests of an image, including those of tags that are no longer queried.
 const MAX_FOUND: usize = 100;
+/// How long it is unknown whether a digest is signed before its update is announced as held: it may stay so.
+const UNREAD: SignedDuration = SignedDuration::from_hours(1);
 
 impl Service {
     pub(in crate::service) fn definition_hold(&self, image: &str) -> Option<Arc<DefinitionHold>> {
@@ -65,6 +67,11 @@ impl Service {
         for view in &observation.images {
             let mut found = std::mem::take(&mut self.durable.images.of(&view.configured).found);
             self.note_found_of(view, &mut found, now);
+            let is_unread = observation.unsigned.get(&view.configured).is_some_and(Unsigned::is_unread);
+            for known in found.iter_mut().filter(|known| view.remote.as_ref() == Some(&known.digest)) {
+                let since = known.unread_since.map_or(now, |since| since.min(now));
+                known.unread_since = is_unread.then_some(since);
+            }
             self.durable.images.of(&view.configured).found = found;
         }
         self.apply_fleet_sightings();
@@ -94,6 +101,7 @@ impl Service {
                 triggered: is(|found| found.triggered),
                 announced: is(|found| found.announced),
                 not_before: other_since.map(|since| last_answer.map_or(since, |at| at.max(since))),
+                unread_since: None,
             });
         }
         while found.len() > MAX_FOUND
@@ -328,10 +336,19 @@ impl Service {
         self.checks.last.is_some_and(since_check)
     }
 
+    /// Whether it has been unknown for long whether a digest is signed.
+    fn is_long_unread(&self, candidate: &Candidate, now: Timestamp) -> bool {
+        let Candidate { image, reference, digest, .. } = candidate;
+        let found = self.durable.images.get(image).found_digest(reference, digest);
+        let since = found.and_then(|found| found.unread_since);
+        since.is_some_and(|since| now.duration_since(since) >= UNREAD)
+    }
+
     /// Announces each waiting digest once, with the gate that holds it; deferred while the gate is undecided.
     pub(in crate::service) fn announce(&mut self, held: Vec<(Candidate, Gate)>, now: Timestamp) {
         for (candidate, gate) in held {
-            if !gates::is_decided(&gate, &candidate) || !self.announces(&candidate.image, &candidate.digest) {
+            let is_due = gates::is_decided(&gate, &candidate) || self.is_long_unread(&candidate, now);
+            if !is_due || !self.announces(&candidate.image, &candidate.digest) {
                 continue;
             }
             let differences = candidate.config_differences().to_vec();

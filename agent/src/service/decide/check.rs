@@ -88,6 +88,7 @@ impl Service {
                     .filter_map(|(image, memory)| Some((image.to_owned(), memory.published.clone()?)))
                     .collect(),
                 newer: self.newer_tags(),
+                is_asked_for,
                 // An image that runs without having been proven is deployed once more.
                 compares_all: self.going_back.is_some() || self.durable.images.has_unproven(),
                 crashed,

@@ -72,6 +72,7 @@ impl Durable {
         for found in self.images.found_mut() {
             moved(&mut found.first_seen);
             moved_if(&mut found.not_before);
+            moved_if(&mut found.unread_since);
         }
         for restart in self.restart_states.values_mut() {
             moved_if(&mut restart.last_restart);

@@ -368,6 +368,24 @@ fn a_signed_digest_that_was_replaced_here_waits_for_an_approval_when_it_is_serve
 }
 
 #[test]
+fn an_image_whose_signatures_can_not_be_read_is_reported_after_an_hour_of_that() {
+    let signed = UpdateConfig { signed_by: vec!["/etc/cosign.pub".into()], ..UpdateConfig::default() };
+    let mut scenario = Scenario::of(with(signed));
+    let seconds = [(0, 0), (3599, 0), (3600, 1), (7200, 0)];
+    for (remote, begin) in [('2', 0), ('3', 10_000)] {
+        for (second, told) in seconds {
+            let mut seen = found(remote);
+            let why = Unsigned::Unknown("registry localhost:5000: 403 forbidden for web".into());
+            seen.unsigned.insert(IMAGE.into(), why);
+            scenario.at(begin + second).poll(seen);
+            assert!(!scenario.updates());
+            assert_eq!(scenario.held_by().as_deref(), Some("signature"));
+            assert_eq!(scenario.kinds(), vec![Kind::UPDATE_AVAILABLE; told], "{remote} at {second}");
+        }
+    }
+}
+
+#[test]
 fn a_trigger_approves_no_image_of_former_times() {
     let update = UpdateConfig { signed_by: vec!["/etc/cosign.pub".into()], ..approved() };
     let mut scenario = Scenario::of(with(update));

@@ -375,6 +375,7 @@ fn left_by_hand() -> Scenario {
         triggered: false,
         announced: true,
         not_before: None,
+        unread_since: None,
     }];
     scenario.check(runs_on("1", '1'));
     scenario

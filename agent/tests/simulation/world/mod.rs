@@ -147,6 +147,8 @@ struct Inner {
     /// Digests with a signature. If `only_signed` is set, no other digest may be fetched.
     signed: BTreeSet<Digest>,
     only_signed: bool,
+    /// How often the signatures of an image were read.
+    signature_reads: usize,
     /// The registry's tags: `host/path:tag` to digest.
     registry: BTreeMap<String, Digest>,
     published: BTreeMap<Digest, (ImageId, Behaviour)>,
@@ -398,6 +400,10 @@ impl FakeWorld {
     /// How often compose was asked what its files define.
     pub(crate) fn definition_reads(&self) -> usize {
         self.lock().definition_reads
+    }
+
+    pub(crate) fn signature_reads(&self) -> usize {
+        self.lock().signature_reads
     }
 
     pub(crate) fn ups(&self) -> usize {

@@ -381,7 +381,9 @@ impl Signatures for FakeWorld {
         _: &Signers,
     ) -> Result<SignatureVerdict, SignatureError> {
         self.point().await;
-        let is_signed = self.lock().signed.contains(digest);
+        let mut inner = self.lock();
+        inner.signature_reads += 1;
+        let is_signed = inner.signed.contains(digest);
         Ok(if is_signed { SignatureVerdict::Valid { integrated: None } } else { SignatureVerdict::Missing })
     }
 

@@ -227,7 +227,7 @@ async fn bundles_and_simple_signatures_among_the_referrers_are_valid() {
 
 #[tokio::test]
 async fn referrers_are_found_under_their_tag_if_the_registry_has_no_list() {
-    for answer in [404, 400, 405, 200] {
+    for answer in [404, 400, 405, 406, 200] {
         let world = World::new().await;
         let page = ResponseTemplate::new(answer).set_body_string("<html>not an index</html>");
         world.put(&format!("referrers/{}", world.digest), page).await;
