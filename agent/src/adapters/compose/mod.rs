@@ -24,7 +24,7 @@ use super::child::{Leftovers, Outcome, run};
 use super::docker::Endpoint;
 use crate::config::Runtime;
 use crate::model::definition::{HOME, UNNAMED_VARIABLE};
-use crate::model::output::{Tail, stable};
+use crate::model::output::{Tail, stable, without_queries};
 use crate::model::text::describe_io_error;
 use crate::model::{ComposeError, Model, ModelService, Project, PullPolicy, UpMode};
 use crate::ports::{Compose, Hashes};
@@ -565,6 +565,7 @@ const BEFORE_VALUES: [&str; 4] =
 
 /// Removes from compose's output what may be a password (DECISIONS 2).
 fn withheld(output: &str) -> String {
+    let output = without_queries(output);
     let Some((before, value)) = output.split_once(ADVICE) else {
         return output.lines().map(without_value).collect::<Vec<_>>().join("\n");
     };
