@@ -105,9 +105,9 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Creates a client of the agent at `api`, with the login of `EVENKEEL_API_LOGIN`, or else of the one in the configuration file. If that file can't be read or has
-    /// faults, it uses the address in it as far as that is readable, or else the default one: an agent that was started before
-    /// the fault was made still runs.
+    /// Creates a client of the agent at `api`, with the login of `EVENKEEL_API_LOGIN` if there is one, or else of the agent in the
+    /// configuration file. If that file can't be read or has faults, it uses the address in it as far as that is readable, or else
+    /// the default one: an agent that was started before the fault was made still runs.
     pub(super) fn new(api: Option<&str>, config: &Path) -> Result<Self, ClientError> {
         match api {
             Some(api) => Self::at(api, Peer::Agent)?.with_login(std::env::var(LOGIN).ok()),
