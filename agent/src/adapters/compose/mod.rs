@@ -278,20 +278,16 @@ impl ComposeCli {
         Some(mismatch.sentence(version))
     }
 
-    /// Runs a compose subcommand. Its first word names it in messages.
-    async fn run(&self, project: &Project, task: &[&str]) -> Result<String, ComposeError> {
-        self.run_into(project, task, None).await
-    }
-
-    /// Like [`run`](Self::run), with standard output written to `answer`.
-    async fn run_into(
+    /// Runs a compose subcommand, with standard output written to `answer` if that is given. Its first word names it in
+    /// messages. `is_read_only`: it creates no container.
+    async fn run(
         &self,
         project: &Project,
         task: &[&str],
         answer: Option<File>,
+        is_read_only: bool,
     ) -> Result<String, ComposeError> {
         let silent = |cause: String| ComposeError { cause, output: String::new() };
-        let is_read_only = task.contains(&"config");
         let described =
             definition::written(&self.definitions, project, is_read_only).await.map_err(silent)?;
         let folder = project
@@ -348,7 +344,7 @@ impl ComposeCli {
         let memory = rustix::fs::memfd_create("compose-config", rustix::fs::MemfdFlags::CLOEXEC);
         let mut printed = File::from(memory.map_err(|error| lost(&error.into()))?);
         let answer = Some(printed.try_clone().map_err(|error| lost(&error))?);
-        let said = self.run_into(project, task, answer).await?;
+        let said = self.run(project, task, answer, true).await?;
         printed.rewind().map_err(|error| lost(&error))?;
         Ok((printed, said))
     }
@@ -484,7 +480,7 @@ impl Compose for ComposeCli {
         others::wait(&project.name).await;
         let task = up_task(project, up_mode, pull);
         let task: Vec<&str> = task.iter().map(String::as_str).collect();
-        self.run(project, &task).await.map(|output| withheld(&output))
+        self.run(project, &task, None, false).await.map(|output| withheld(&output))
     }
 
     async fn problem(&self) -> Option<String> {
@@ -493,7 +489,7 @@ impl Compose for ComposeCli {
 
     async fn validate(&self, project: &Project) -> Result<(), ComposeError> {
         no_links(project).await?;
-        self.run(project, &["config", "--quiet"]).await.map(|_| ())
+        self.run(project, &["config", "--quiet"], None, true).await.map(|_| ())
     }
 
     async fn model(&self, project: &Project) -> Result<Model, ComposeError> {

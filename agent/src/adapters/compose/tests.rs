@@ -682,6 +682,21 @@ async fn a_recorded_definition_is_compared_and_brought_up_if_the_state_can_not_b
 }
 
 #[tokio::test]
+async fn the_definition_of_containers_stays_also_if_their_service_is_named_like_a_subcommand() {
+    let stage = Stage::new("echo \"$*\" > args.txt");
+    let compose = scripted().with_definitions(stage.path("definitions"));
+    let project = stage.project().defined_by(std::sync::Arc::default());
+    let config = || vec!["config".to_owned()];
+    for up_mode in [UpMode::Services(config()), UpMode::StartServices(config())] {
+        compose.up(&project, &up_mode, PullPolicy::Never).await.unwrap();
+        let file = stage.path("definitions/shop.evenkeel-recorded.json");
+        let args = stage.read("args.txt");
+        assert!(args.contains(&format!("-f {} ", file.display())) && args.ends_with(" config\n"), "{args}");
+        assert!(file.exists(), "{args}");
+    }
+}
+
+#[tokio::test]
 async fn an_error_about_a_recorded_definition_has_the_same_text_each_time() {
     let stage = Stage::new("echo \"validating $4: additional properties not allowed\" >&2; exit 1");
     let compose = scripted().with_definitions(stage.path("definitions"));
