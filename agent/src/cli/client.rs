@@ -18,6 +18,8 @@ use crate::config::{Config, WithoutServices};
 
 /// Default address of an agent's API.
 const DEFAULT_API: &str = "http://127.0.0.1:9090";
+/// The variable with the login, as `user:password`, of a reverse proxy in front of the agent's API.
+const LOGIN: &str = "EVENKEEL_API_LOGIN";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of bytes read of an answer, and of a line of a stream.
@@ -96,20 +98,31 @@ impl Peer {
 /// A client of an agent or a warden.
 pub(super) struct Client {
     api: Url,
+    /// The address for messages: without a login.
+    shown: Url,
     peer: Peer,
     http: reqwest::Client,
 }
 
 impl Client {
-    /// Creates a client of the agent at `api`, or else of the one in the configuration file. If that file can't be read or has
-    /// faults, it uses the address in it as far as that is readable, or else the default one: an agent that was started before
-    /// the fault was made still runs.
+    /// Creates a client of the agent at `api`, with the login of `EVENKEEL_API_LOGIN` if there is one, or else of the agent in the
+    /// configuration file. If that file can't be read or has faults, it uses the address in it as far as that is readable, or else
+    /// the default one: an agent that was started before the fault was made still runs.
     pub(super) fn new(api: Option<&str>, config: &Path) -> Result<Self, ClientError> {
-        let address = match api {
-            Some(api) => api.to_owned(),
-            None => configured(config),
-        };
-        Self::at(&address, Peer::Agent)
+        match api {
+            Some(api) => Self::at(api, Peer::Agent)?.with_login(std::env::var(LOGIN).ok()),
+            None => Self::at(&configured(config), Peer::Agent),
+        }
+    }
+
+    /// Uses the login of the variable, unless the address has one.
+    fn with_login(mut self, login: Option<String>) -> Result<Self, ClientError> {
+        let Some(login) = login.filter(|_| self.api == self.shown) else { return Ok(self) };
+        let invalid = || ClientError::Setup(format!("{LOGIN} is not a login; allowed: user:password"));
+        let (user, password) = login.split_once(':').ok_or_else(invalid)?;
+        self.api.set_username(user).map_err(|()| invalid())?;
+        self.api.set_password(Some(password)).map_err(|()| invalid())?;
+        Ok(self)
     }
 
     /// Creates a client of the warden at `url`, or else of the first one in `push.warden_url` of the configuration file.
@@ -128,11 +141,15 @@ impl Client {
     }
 
     fn at(text: &str, peer: Peer) -> Result<Self, ClientError> {
-        let refused = || ClientError::Address { flag: peer.flag(), text: text.to_owned() };
+        // What is before the @ may be a password.
+        let shown = text.rsplit_once('@').map_or(text, |(_, host)| host);
+        let refused = || ClientError::Address { flag: peer.flag(), text: shown.to_owned() };
         let api = Url::parse(text).map_err(|_| refused())?;
         if !matches!(api.scheme(), "http" | "https") || api.host_str().is_none_or(str::is_empty) {
             return Err(refused());
         }
+        let mut shown = api.clone();
+        shown.set_username("").and_then(|()| shown.set_password(None)).map_err(|()| refused())?;
         let http = reqwest::Client::builder()
             .tls_backend_preconfigured(evenkeel_common::tls::client_config())
             .user_agent(concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
@@ -143,10 +160,10 @@ impl Client {
             .build()
             .map_err(|error| ClientError::Unreachable {
                 peer: peer.name(),
-                api: text.to_owned(),
+                api: shown.to_string(),
                 cause: chain(&error),
             })?;
-        Ok(Self { api, peer, http })
+        Ok(Self { api, shown, peer, http })
     }
 
     /// Sends a `GET` request; `path` holds the segments of the path. An agent's answer other than 200 is accepted as well if
@@ -222,7 +239,7 @@ impl Client {
             Err(_) if !status.is_success() => Err(self.failure(status, is_busy, &body)),
             Err(error) if error.is_data() => Err(ClientError::Unexpected {
                 peer: self.peer.name(),
-                api: self.api.to_string(),
+                api: self.shown.to_string(),
                 cause: error.to_string(),
             }),
             Err(_) => Err(self.foreign("an answer that is not JSON")),
@@ -254,7 +271,7 @@ impl Client {
             "what answers is not an Evenkeel {peer} ({answer}); if it listens elsewhere, give its address with {} URL",
             self.peer.flag()
         );
-        ClientError::Unreachable { peer, api: self.api.to_string(), cause }
+        ClientError::Unreachable { peer, api: self.shown.to_string(), cause }
     }
 
     /// Reads the body of an answer, whose end a server may never send.
@@ -264,7 +281,7 @@ impl Client {
             if body.len() + chunk.len() > MAX_ANSWER {
                 return Err(ClientError::Unexpected {
                     peer: self.peer.name(),
-                    api: self.api.to_string(),
+                    api: self.shown.to_string(),
                     cause: format!("its answer has more than {} MiB", MAX_ANSWER >> 20),
                 });
             }
@@ -289,7 +306,7 @@ impl Client {
 
     /// Builds the error for a failed connection.
     pub(super) fn unreachable(&self, error: &reqwest::Error) -> ClientError {
-        ClientError::Unreachable { peer: self.peer.name(), api: self.api.to_string(), cause: chain(error) }
+        ClientError::Unreachable { peer: self.peer.name(), api: self.shown.to_string(), cause: chain(error) }
     }
 
     /// Returns the message of an error answer; `None` if it is not from the peer.
@@ -297,10 +314,10 @@ impl Client {
         match (&self.peer, status) {
             (Peer::Warden(_), StatusCode::UNAUTHORIZED) => Some(format!(
                 "the warden at {} does not accept this token; use the warden's api.token",
-                self.api
+                self.shown
             )),
             (Peer::Warden(_), StatusCode::NOT_FOUND) => {
-                Some(format!("the warden at {} has no fleet API; is it an older version?", self.api))
+                Some(format!("the warden at {} has no fleet API; is it an older version?", self.shown))
             }
             _ => serde_json::from_slice::<ErrorBody>(body).ok().map(|body| body.error),
         }
@@ -466,6 +483,44 @@ mod tests {
         assert!(of().err().unwrap().to_string().contains("no usable push.warden_url"));
         std::fs::write(folder.path().join("agent.env"), "A_TOKEN_OF_THE_UNIT=t\n").unwrap();
         assert_eq!(of().unwrap().api.as_str(), "http://w.example/");
+    }
+
+    #[tokio::test]
+    async fn a_login_is_in_no_error() {
+        // Nothing listens on this port.
+        let text = "http://operator:hunter2@127.0.0.1:1/base";
+        let client = Client::new(Some(text), Path::new("/none")).unwrap();
+        assert_eq!(client.api.as_str(), text);
+        let unreachable = client.get::<serde_json::Value>(&["status"]).await.unwrap_err();
+        let of_warden = Client::of_warden(Some(text), Secret::new("t"), Path::new("/none")).unwrap();
+        let mut errors = vec![unreachable.to_string(), client.foreign("404").to_string()];
+        for status in [StatusCode::UNAUTHORIZED, StatusCode::NOT_FOUND] {
+            errors.push(of_warden.refused(status, b"").unwrap());
+        }
+        for error in errors {
+            assert!(error.contains(" http://127.0.0.1:1/base"), "{error}");
+            assert!(!error.contains("hunter2") && !error.contains("operator"), "{error}");
+        }
+        for text in ["ftp://operator:hunter2@host", "https://operator:hunter2@", "https://a:hunter2@b@host:x"]
+        {
+            let error = Client::new(Some(text), Path::new("/none")).err().unwrap().to_string();
+            assert!(!error.contains("hunter2") && error.contains("allowed: http://host:port"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_login_of_the_variable_is_used_unless_the_address_has_one() {
+        let of = |api: &str, login: &str| {
+            let client = Client::at(api, Peer::Agent).unwrap().with_login(Some(login.to_owned()));
+            client.map(|client| client.api.to_string())
+        };
+        assert_eq!(
+            of("https://host/", "operator:p@ss:word").unwrap(),
+            "https://operator:p%40ss%3Aword@host/"
+        );
+        assert_eq!(of("https://a:b@host/", "operator:pw").unwrap(), "https://a:b@host/");
+        let error = of("https://host/", "hunter2").unwrap_err().to_string();
+        assert_eq!(error, "EVENKEEL_API_LOGIN is not a login; allowed: user:password");
     }
 
     #[test]

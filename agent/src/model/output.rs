@@ -1,5 +1,8 @@
 //! Sanitizes external text for logs, pages and comparison: no control characters, bounded size, no varying parts.
 
+use std::iter::Peekable;
+use std::str::Chars;
+
 /// Maximum size of the output that is kept of a child process or a container, in bytes.
 pub(crate) const OUTPUT_LIMIT: usize = 8 * 1024;
 
@@ -66,16 +69,9 @@ pub(crate) fn clean(text: &str) -> String {
                     out.push('\n');
                 }
             }
-            '\u{1b}' => match chars.next() {
+            '\u{1b}' => match chars.next_if(|c| *c != '\n') {
                 Some('[') => skip_control_sequence(&mut chars),
-                // An operating system command ends with BEL or ESC \.
-                Some(']') => {
-                    while let Some(c) = chars.next() {
-                        if c == '\u{7}' || (c == '\u{1b}' && chars.next_if_eq(&'\\').is_some()) {
-                            break;
-                        }
-                    }
-                }
+                Some(']') => skip_system_command(&mut chars),
                 _ => {}
             },
             '\u{9b}' => skip_control_sequence(&mut chars),
@@ -88,18 +84,30 @@ pub(crate) fn clean(text: &str) -> String {
     out
 }
 
-fn skip_control_sequence(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) {
-    for c in chars.by_ref() {
+fn skip_control_sequence(chars: &mut Peekable<Chars<'_>>) {
+    while let Some(c) = chars.next_if(|c| *c != '\n') {
         if ('\u{40}'..='\u{7e}').contains(&c) {
             break;
         }
     }
 }
 
-/// Normalizes a line by removing IDs, times and local ports, so that the same fault always gives the same text. Digests
-/// (`sha256:…`) are kept because they identify the fault.
+/// Skips an operating system command, which ends with BEL or ESC \. One without an end must not hide what follows.
+fn skip_system_command(chars: &mut Peekable<Chars<'_>>) {
+    const LONGEST: usize = 2048;
+    for _ in 0..LONGEST {
+        match chars.next_if(|c| *c != '\n') {
+            None | Some('\u{7}') => return,
+            Some('\u{1b}') if chars.next_if_eq(&'\\').is_some() => return,
+            Some(_) => {}
+        }
+    }
+}
+
+/// Normalizes a line by removing IDs, times, queries, addresses of connections and local ports, so that the same fault always
+/// gives the same text. Digests (`sha256:…`) are kept because they identify the fault.
 pub(crate) fn stable(line: &str) -> String {
-    let line = clean(line).replace('\n', " ");
+    let line = without_addresses(&without_queries(&clean(line).replace('\n', " ")));
     let mut out = String::with_capacity(line.len());
     let mut rest = line.as_str();
     // The next word is the value of a name such as `request id:`.
@@ -216,6 +224,41 @@ fn is_id(word: &str) -> bool {
     }
 }
 
+/// Cuts the queries of web addresses. Those of a download are signed: they are secret, and differ with each try.
+pub(crate) fn without_queries(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = ["http://", "https://"].iter().filter_map(|scheme| rest.find(scheme)).min() {
+        let is_end = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '\\' | '<' | '>');
+        let end = rest[start..].find(is_end).map_or(rest.len(), |length| start + length);
+        out.push_str(&rest[..start]);
+        match rest[start..end].split_once('?') {
+            Some((address, query)) => {
+                let after = query.trim_end_matches([':', ',', ';', ')']).len();
+                out.extend([address, "?…", &query[after..]]);
+            }
+            None => out.push_str(&rest[start..end]),
+        }
+        rest = &rest[end..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Replaces the addresses of connections and of resolvers, as in `dial tcp 10.0.0.1:443`: a name may have several.
+fn without_addresses(line: &str) -> String {
+    let mut words: Vec<&str> = line.split(' ').collect();
+    for at in 2..words.len() {
+        let is_of_connection = ["dial", "read", "write"].iter().any(|verb| words[at - 2].ends_with(verb))
+            && matches!(words[at - 1], "tcp" | "udp");
+        let is_of_resolver = words[at - 1] == "on" && at > 2 && words[at - 3].ends_with("lookup");
+        if (is_of_connection || is_of_resolver) && words[at].contains(|c: char| c.is_ascii_digit()) {
+            words[at] = if words[at].ends_with(':') { "<address>:" } else { "<address>" };
+        }
+    }
+    words.join(" ")
+}
+
 /// Removes ephemeral local ports, as in `127.0.0.1:51234->10.0.0.1:443`.
 fn without_local_ports(line: &str) -> String {
     let mut pieces = line.split("->");
@@ -249,6 +292,10 @@ mod tests {
         assert_eq!(clean("10%\r20%\r"), "10%\n20%\n");
         assert_eq!(clean("\u{202e}evil\u{1b}"), "evil");
         assert_eq!(clean("\u{1b}[31"), "", "a sequence that never ends");
+        assert_eq!(clean("\u{1b}[31\n1\nx"), "\n1\nx", "nor does it hide other lines");
+        assert_eq!(clean("\u{1b}]hidden\nshown\u{1b}\nthis, too"), "\nshown\nthis, too");
+        let long = format!("\u{1b}]{}shown", "x".repeat(2048));
+        assert_eq!(clean(&long), "shown");
     }
 
     #[test]
@@ -304,7 +351,27 @@ mod tests {
             ),
             (
                 "read tcp 127.0.0.1:51234->127.0.0.1:5000: read: connection reset by peer".to_owned(),
-                "read tcp 127.0.0.1->127.0.0.1:5000: read: connection reset by peer",
+                "read tcp <address>: read: connection reset by peer",
+            ),
+            ("proxy 127.0.0.1:51234->127.0.0.1:5000: reset".to_owned(), "proxy 127.0.0.1->127.0.0.1:5000: reset"),
+            (
+                "Get \"https://r.example/v2/\": dial tcp 104.18.124.25:443: i/o timeout".to_owned(),
+                "Get \"https://r.example/v2/\": dial tcp <address>: i/o timeout",
+            ),
+            (
+                "dial tcp: lookup r.example on 127.0.0.53:53: read udp 10.0.0.2:4711->10.0.0.1:53: i/o timeout"
+                    .to_owned(),
+                "dial tcp: lookup r.example on <address>: read udp <address>: i/o timeout",
+            ),
+            ("dial tcp [2606:4700::6810:84e5]:443: refused".to_owned(), "dial tcp <address>: refused"),
+            (
+                "httpReadSeeker: Get https://cdn.example/a/data?verify=1577462404-ru4iI1%3D: EOF".to_owned(),
+                "httpReadSeeker: Get https://cdn.example/a/data?…: EOF",
+            ),
+            (
+                "why? Get \"http://a.example/x?sig=a%2Bb&se=1\": EOF, Get \"https://a.example/y?X-Amz-Signature=0f\""
+                    .to_owned(),
+                "why? Get \"http://a.example/x?…\": EOF, Get \"https://a.example/y?…\"",
             ),
             ("at 2024-05-01T10:11:12.123Z it failed".to_owned(), "at <time> it failed"),
             ("my-app-1 2024-05-01 12-3".to_owned(), "my-app-1 2024-05-01 12-3"),

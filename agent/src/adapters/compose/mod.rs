@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use evenkeel_common::config::expand::is_shown;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
@@ -22,8 +23,8 @@ use self::version::{ApiMismatch, Version};
 use super::child::{Leftovers, Outcome, run};
 use super::docker::Endpoint;
 use crate::config::Runtime;
-use crate::model::definition::HOME;
-use crate::model::output::{Tail, stable};
+use crate::model::definition::{HOME, UNNAMED_VARIABLE};
+use crate::model::output::{Tail, stable, without_queries};
 use crate::model::text::describe_io_error;
 use crate::model::{ComposeError, Model, ModelService, Project, PullPolicy, UpMode};
 use crate::ports::{Compose, Hashes};
@@ -277,20 +278,16 @@ impl ComposeCli {
         Some(mismatch.sentence(version))
     }
 
-    /// Runs a compose subcommand. Its first word names it in messages.
-    async fn run(&self, project: &Project, task: &[&str]) -> Result<String, ComposeError> {
-        self.run_into(project, task, None).await
-    }
-
-    /// Like [`run`](Self::run), with standard output written to `answer`.
-    async fn run_into(
+    /// Runs a compose subcommand, with standard output written to `answer` if that is given. Its first word names it in
+    /// messages. `is_read_only`: it creates no container.
+    async fn run(
         &self,
         project: &Project,
         task: &[&str],
         answer: Option<File>,
+        is_read_only: bool,
     ) -> Result<String, ComposeError> {
         let silent = |cause: String| ComposeError { cause, output: String::new() };
-        let is_read_only = task.contains(&"config");
         let described =
             definition::written(&self.definitions, project, is_read_only).await.map_err(silent)?;
         let folder = project
@@ -331,6 +328,7 @@ impl ComposeCli {
                     let is_command = |word: &&&str| word.bytes().all(|b| b.is_ascii_lowercase());
                     let name = task.iter().find(is_command).copied().unwrap_or_default();
                     let mismatch = self.api_mismatch(&output, folder).await;
+                    let output = withheld(&output);
                     let cause = mismatch.unwrap_or_else(|| self.cause(name, &end, limit, &output));
                     return Err(ComposeError { cause, output });
                 }
@@ -346,7 +344,7 @@ impl ComposeCli {
         let memory = rustix::fs::memfd_create("compose-config", rustix::fs::MemfdFlags::CLOEXEC);
         let mut printed = File::from(memory.map_err(|error| lost(&error.into()))?);
         let answer = Some(printed.try_clone().map_err(|error| lost(&error))?);
-        let said = self.run_into(project, task, answer).await?;
+        let said = self.run(project, task, answer, true).await?;
         printed.rewind().map_err(|error| lost(&error))?;
         Ok((printed, said))
     }
@@ -482,7 +480,7 @@ impl Compose for ComposeCli {
         others::wait(&project.name).await;
         let task = up_task(project, up_mode, pull);
         let task: Vec<&str> = task.iter().map(String::as_str).collect();
-        self.run(project, &task).await
+        self.run(project, &task, None, false).await.map(|output| withheld(&output))
     }
 
     async fn problem(&self) -> Option<String> {
@@ -491,7 +489,7 @@ impl Compose for ComposeCli {
 
     async fn validate(&self, project: &Project) -> Result<(), ComposeError> {
         no_links(project).await?;
-        self.run(project, &["config", "--quiet"]).await.map(|_| ())
+        self.run(project, &["config", "--quiet"], None, true).await.map(|_| ())
     }
 
     async fn model(&self, project: &Project) -> Result<Model, ComposeError> {
@@ -544,14 +542,51 @@ impl Compose for ComposeCli {
 
 /// Returns the variables that compose reports as not set.
 fn unset_variables(output: &str) -> Vec<String> {
-    let name = |line: &str| {
-        let (before, _) = line.split_once("variable is not set")?;
-        let name = before.trim_end().trim_end_matches(['"', '\\']);
-        let start = name.rfind(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).map_or(0, |at| at + 1);
-        Some(name[start..].to_owned()).filter(|name| !name.is_empty())
+    let names: BTreeSet<&str> = output.lines().filter_map(unset_variable).collect();
+    names.into_iter().map(str::to_owned).collect()
+}
+
+/// Returns the variable that a line of compose reports as not set.
+fn unset_variable(line: &str) -> Option<&str> {
+    let (before, _) = line.split_once("variable is not set")?;
+    let name = before.trim_end().trim_end_matches(['"', '\\']);
+    name.rsplit(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next().filter(|name| !name.is_empty())
+}
+
+/// What compose prints before a value that it can't interpolate. The value has any number of lines.
+const ADVICE: &str = "You may need to escape any $ with another $";
+/// What compose prints in a line before a value, or before a line or the rest of an env file.
+const BEFORE_VALUES: [&str; 4] =
+    ["nvalid template: ", " in variable name ", "unterminated quoted value ", " near \""];
+
+/// Removes from compose's output what may be a password (DECISIONS 2).
+fn withheld(output: &str) -> String {
+    let output = without_queries(output);
+    let Some((before, value)) = output.split_once(ADVICE) else {
+        return output.lines().map(without_value).collect::<Vec<_>>().join("\n");
     };
-    let names: BTreeSet<String> = output.lines().filter_map(name).collect();
-    names.into_iter().collect()
+    let mut lines: Vec<String> = before.lines().map(without_value).collect();
+    let fault = lines.pop().unwrap_or_default();
+    // Other versions print the value before the advice.
+    let fault = fault.split_once(": \"").map_or(fault.as_str(), |(fault, _)| fault);
+    lines.push(format!("{}. {ADVICE}.", fault.trim_end_matches('.')));
+    // Some versions print this error in the place of the value.
+    let required = value.lines().nth(1).filter(|line| line.starts_with("required variable "));
+    lines.extend(required.map(str::to_owned));
+    lines.join("\n")
+}
+
+fn without_value(line: &str) -> String {
+    if unset_variable(line).is_some_and(|name| !is_shown(name)) {
+        return UNNAMED_VARIABLE.to_owned();
+    }
+    let ends = BEFORE_VALUES.iter().filter_map(|sign| Some(line.find(sign)? + sign.len()));
+    match ends.min() {
+        Some(end) => {
+            format!("{} (not shown, since it may be a password)", line[..end].trim_end_matches(['"', ' ']))
+        }
+        None => line.to_owned(),
+    }
 }
 
 /// Extracts the message of a line in the log format of Go programs (`time="…" level=error msg="…"`).

@@ -324,6 +324,73 @@ async fn the_last_line_is_the_cause_without_variable_parts() {
 }
 
 #[tokio::test]
+async fn a_value_that_compose_can_not_use_is_in_no_error() {
+    let advice = "You may need to escape any $ with another $.";
+    let format = "invalid interpolation format for services.db.environment.X";
+    let hidden = "(not shown, since it may be a password)";
+    let fault = format!("{format}. {advice}");
+    let required = "required variable PASSWORD is missing a value: set it";
+    let table = [
+        (format!("{format}.\n{advice}\npa$5word"), fault.clone()),
+        (format!("{format}.\n{advice}\none\n\npa$5word\nthree"), fault.clone()),
+        (format!("{format}: \"pa$5word\". {advice}"), fault.clone()),
+        (format!("{format}.\n{advice}\n{required}"), required.to_owned()),
+        (
+            "error while interpolating services.db.image: Invalid template: \"pa$5word\"".to_owned(),
+            format!("error while interpolating services.db.image: Invalid template: {hidden}"),
+        ),
+        (
+            "failed to read .env: line 2: unexpected character \"$\" in variable name \"pa$5word=\\\"x\""
+                .to_owned(),
+            format!("failed to read .env: line 2: unexpected character \"$\" in variable name {hidden}"),
+        ),
+        (
+            "unexpected character \"$\" in variable name near \"pa$5word\\nB=1\"".to_owned(),
+            format!("unexpected character \"$\" in variable name {hidden}"),
+        ),
+        ("failed at .env near \"pa$5word\"".to_owned(), format!("failed at .env near {hidden}")),
+        (
+            "line 3: unterminated quoted value \"pa$5word".to_owned(),
+            format!("line 3: unterminated quoted value {hidden}"),
+        ),
+    ];
+    for (printed, cause) in table {
+        let stage = Stage::new(&format!("cat >&2 <<'END'\nlevel=warning\n{printed}\nEND\nexit 15"));
+        let project = stage.project();
+        let up = scripted().up(&project, &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
+        assert_eq!(up.cause, cause);
+        assert!(up.output.starts_with("level=warning\n") && up.output.ends_with(&cause), "{}", up.output);
+        assert!(!up.output.contains("5word"), "{}", up.output);
+        for error in [
+            scripted().validate(&project).await.unwrap_err(),
+            scripted().model(&project).await.unwrap_err(),
+            scripted().hashes(&project).await.err().unwrap(),
+        ] {
+            assert_eq!(error, up);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_rest_of_a_password_is_a_variable_that_is_not_set_but_in_no_output() {
+    let warnings = r#"cat >&2 <<'END'
+time="2024-05-01T10:00:00Z" level=warning msg="The \"hunter2\" variable is not set. Defaulting to a blank string."
+time="2024-05-01T10:00:00Z" level=warning msg="The \"TAG\" variable is not set. Defaulting to a blank string."
+END
+"#;
+    let stage = Stage::new(warnings);
+    let hashes = scripted().hashes(&stage.project()).await.unwrap();
+    assert_eq!(hashes.unset, ["TAG", "hunter2"]);
+    let output = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap();
+    assert!(!output.contains("hunter2") && output.contains("TAG"), "{output}");
+    assert!(output.starts_with("A $ in the compose files"), "{output}");
+    let stage = Stage::new(&format!("{warnings}echo broken >&2; exit 1"));
+    let error = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
+    assert_eq!(error.cause, "broken");
+    assert!(!error.output.contains("hunter2") && error.output.contains("TAG"), "{}", error.output);
+}
+
+#[tokio::test]
 async fn a_container_name_conflict_is_retried_a_few_times() {
     let conflict = "echo x >> tries; echo 'Error response from daemon: Conflict. The container name \"/a\" is already in use' >&2";
     let stage = Stage::new(&format!("test -e tries && exit 0; {conflict}; exit 1"));
@@ -612,6 +679,21 @@ async fn a_recorded_definition_is_compared_and_brought_up_if_the_state_can_not_b
     let written = stage.read("args.txt");
     assert!(written.contains(&format!("-f {}/shop.evenkeel-recorded.json ", spare.display())), "{written}");
     fs::remove_dir_all(spare).unwrap();
+}
+
+#[tokio::test]
+async fn the_definition_of_containers_stays_also_if_their_service_is_named_like_a_subcommand() {
+    let stage = Stage::new("echo \"$*\" > args.txt");
+    let compose = scripted().with_definitions(stage.path("definitions"));
+    let project = stage.project().defined_by(std::sync::Arc::default());
+    let config = || vec!["config".to_owned()];
+    for up_mode in [UpMode::Services(config()), UpMode::StartServices(config())] {
+        compose.up(&project, &up_mode, PullPolicy::Never).await.unwrap();
+        let file = stage.path("definitions/shop.evenkeel-recorded.json");
+        let args = stage.read("args.txt");
+        assert!(args.contains(&format!("-f {} ", file.display())) && args.ends_with(" config\n"), "{args}");
+        assert!(file.exists(), "{args}");
+    }
 }
 
 #[tokio::test]

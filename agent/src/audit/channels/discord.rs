@@ -56,7 +56,7 @@ impl Render for Discord {
 }
 
 fn body(entry: &AuditEntry) -> Value {
-    let title = cut(&title(entry), TITLE);
+    let title = cut(&plain(&title(entry)), TITLE);
     let mut spent = length(&title);
     let mut shown = Vec::new();
     let mut field = |name: &str, value: String, is_inline: bool| {
@@ -64,7 +64,7 @@ fn body(entry: &AuditEntry) -> Value {
         shown.push(json!({ "name": name, "value": value, "inline": is_inline }));
     };
     for (name, value) in fields(entry).into_iter().filter(|(name, _)| *name != "Machine") {
-        field(name, cut(&value, FIELD), name == "Container");
+        field(name, cut(&plain(&value), FIELD), name == "Container");
     }
     if !entry.output.trim().is_empty() {
         // A code fence in the output would end the block early.
@@ -75,7 +75,7 @@ fn body(entry: &AuditEntry) -> Value {
     spent += length(&footer);
     let mut embed = json!({
         "title": title,
-        "description": cut(&entry.message, DESCRIPTION.min(ALL - spent)),
+        "description": cut(&plain(&entry.message), DESCRIPTION.min(ALL - spent)),
         "color": colour(entry.level),
         "timestamp": entry.timestamp,
         "fields": shown,
@@ -85,6 +85,18 @@ fn body(entry: &AuditEntry) -> Value {
     }
     // Untrusted text must not trigger mentions.
     json!({ "embeds": [embed], "allowed_mentions": { "parse": [] } })
+}
+
+/// Escapes what Discord would take for markdown: a text from a registry or a container could show a link under another name.
+fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if "\\*_~`|<>[]#".contains(c) {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
 }
 
 fn colour(level: Level) -> u32 {
@@ -135,7 +147,7 @@ mod tests {
             body(&entry),
             json!({
                 "embeds": [{
-                    "title": "[warning] rolled_back: web on m1",
+                    "title": r"\[warning\] rolled\_back: web on m1",
                     "description": "went back",
                     "color": 0x00f1_c40f,
                     "timestamp": "2026-01-02T03:04:05Z",
@@ -148,6 +160,19 @@ mod tests {
                 "allowed_mentions": {"parse": []},
             })
         );
+    }
+
+    #[test]
+    fn texts_are_not_read_as_markdown() {
+        let mut entry = entry();
+        entry.message = r"[approve it](https://evil.example) __init__.py a\b".into();
+        entry.reason = Some("# **bold** <@1> ~~x~~ ||y|| `z`".into());
+        entry.output = "__init__.py".into();
+        let body = body(&entry);
+        let embed = &body["embeds"][0];
+        assert_eq!(embed["description"], json!(r"\[approve it\](https://evil.example) \_\_init\_\_.py a\\b"));
+        assert_eq!(embed["fields"][0]["value"], json!(r"\# \*\*bold\*\* \<@1\> \~\~x\~\~ \|\|y\|\| \`z\`"));
+        assert_eq!(embed["fields"][1]["value"], "```\n__init__.py\n```");
     }
 
     #[test]

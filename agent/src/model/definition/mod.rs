@@ -14,6 +14,7 @@ mod networks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use evenkeel_common::config::expand::is_shown;
 use evenkeel_common::wire::MountRecord;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -26,6 +27,10 @@ pub const RECORDED_SUFFIX: &str = ".evenkeel-recorded.json";
 
 /// The variable with the home directory that compose puts in the place of `~`. It is that of the user who runs compose.
 pub const HOME: &str = "HOME";
+
+/// What is said of variables that are not set and whose names may be the rest of a password (DECISIONS 2).
+pub const UNNAMED_VARIABLE: &str = "A $ in the compose files or in an env file is followed by something that is no variable \
+                                    set here, and is not shown since it may be part of a password; a literal $ is written $$";
 
 /// The end of what differs because a provider has set it.
 const OF_PROVIDER: &str = " (set by a provider)";
@@ -116,11 +121,12 @@ impl fmt::Display for Difference {
         if self.what.len() > SHOWN {
             write!(f, " and {} more", self.what.len() - SHOWN)?;
         }
-        let unset: Vec<&str> = self.unset.iter().map(String::as_str).filter(|name| *name != HOME).collect();
-        if !unset.is_empty() {
-            write!(f, " (not set here: {})", unset.join(", "))?;
+        let is_named = |name: &&str| *name != HOME && is_shown(name);
+        let named: Vec<&str> = self.unset.iter().map(String::as_str).filter(is_named).collect();
+        if !named.is_empty() {
+            write!(f, " (not set here: {})", named.join(", "))?;
         }
-        if unset.len() < self.unset.len() {
+        if self.unset.iter().any(|name| name == HOME) {
             write!(f, " ({HOME} may be another one here)")?;
         }
         Ok(())

@@ -3,6 +3,7 @@
 mod meanwhile;
 
 use super::*;
+use crate::model::output::stable;
 use crate::model::{ComposeError, UpMode};
 use crate::service::observation::Definition;
 use crate::service::upkeep::maintenance::MaintenanceTask;
@@ -752,4 +753,24 @@ fn a_blocked_image_that_one_container_runs_is_not_brought_to_the_others() {
     let pinned = scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
     let Step::PinImages { images, .. } = pinned else { panic!("{pinned:?}") };
     assert_eq!(images[0].id, ImageId("sha256:v1".into()), "the tag is kept on what is not blocked");
+}
+
+#[test]
+fn a_download_that_fails_again_with_another_signature_and_address_is_one_entry() {
+    let mut scenario = Scenario::of(config());
+    for (at, address, signature) in
+        [(0, "104.18.124.25", "1577462404-ru4"), (60, "104.18.125.25", "1577462464-Zk9")]
+    {
+        let why = stable(&format!(
+            "Get \"https://cdn.example/data?verify={signature}%3D\": dial tcp {address}:443: i/o timeout"
+        ));
+        scenario.at(at).check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
+        scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+        scenario.takes_step(StepResult::PullFailed { image: IMAGE.into(), why, lacks_platform: false });
+        scenario.takes_step(StepResult::Unpinned);
+        assert_eq!(scenario.act(), None);
+    }
+    let errors: Vec<_> = scenario.entries.iter().filter(|entry| entry.event == Kind::ERROR).collect();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(!errors[0].message.contains("verify"), "{errors:?}");
 }

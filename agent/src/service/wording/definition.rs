@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use evenkeel_common::config::expand::is_shown;
+
 use crate::model::Difference;
-use crate::model::definition::HOME;
+use crate::model::definition::{HOME, UNNAMED_VARIABLE};
 use crate::model::text::shell_word;
 use crate::service::gates::candidate::DefinitionHold;
 
@@ -44,13 +46,18 @@ pub(in crate::service) fn definition_differs(hold: &DefinitionHold, service: &st
 /// What to write down for variables that may have had another value when the project was started, so that nothing is to be
 /// redeployed here before that is done; `None` if there are none.
 pub(crate) fn write_down(differences: &[Difference]) -> Option<String> {
-    let (names, is_home) = unset(differences);
+    let (names, is_unnamed, is_home) = unset(differences);
     let mut all = Vec::new();
     if !names.is_empty() {
         all.push(format!(
             "If {} had a value when the project was started, write it into the service's env_file, or into the project's \
              .env: a redeploy by the agent would do without it",
             names.join(", ")
+        ));
+    }
+    if is_unnamed {
+        all.push(format!(
+            "{UNNAMED_VARIABLE}. If it is a variable, write its value into the service's env_file, or into the project's .env"
         ));
     }
     if is_home {
@@ -74,14 +81,12 @@ pub(in crate::service) fn definition_cleared_by(hold: &DefinitionHold, service: 
     if hold.differences.iter().all(Difference::is_of_settings) {
         return format!("POST /redeploy/{service}");
     }
-    let (names, is_home) = unset(&hold.differences);
+    let (names, is_unnamed, is_home) = unset(&hold.differences);
     let variables = (!names.is_empty()).then(|| format!("set {} in env_file", names.join(", ")));
+    let dollar = is_unnamed.then(|| "write a literal $ as $$".to_owned());
     let path = is_home.then(|| "write the path out in the compose file".to_owned());
-    match (variables, path) {
-        (None, None) => format!("POST /redeploy/{service}"),
-        (Some(one), None) | (None, Some(one)) => one,
-        (Some(variables), Some(path)) => format!("{variables} and {path}"),
-    }
+    let all: Vec<String> = [variables, dollar, path].into_iter().flatten().collect();
+    if all.is_empty() { format!("POST /redeploy/{service}") } else { all.join(" and ") }
 }
 
 /// What keeps containers connected to the networks that they were connected to since they were made.
@@ -97,13 +102,16 @@ pub(crate) fn keep_or_drop(up: &str, redeploy: &str) -> String {
     format!("write it into the compose file and run `{up}`, or drop it with {redeploy}")
 }
 
-/// Variables of the differing services' files that have no value here, without `HOME`, which no env file can set; and whether it
-/// may be another one here.
-fn unset(differences: &[Difference]) -> (Vec<&str>, bool) {
+/// Variables of the differing services' files that have no value here, without `HOME`, which no env file can set; whether there
+/// are others, whose names may be the rest of a password; and whether `HOME` may be another one here.
+fn unset(differences: &[Difference]) -> (Vec<&str>, bool, bool) {
     let mut names: BTreeSet<&str> =
         differences.iter().flat_map(|one| &one.unset).map(String::as_str).collect();
     let is_home = names.remove(HOME);
-    (names.into_iter().collect(), is_home)
+    let count = names.len();
+    names.retain(|name| is_shown(name));
+    let is_unnamed = names.len() < count;
+    (names.into_iter().collect(), is_unnamed, is_home)
 }
 
 /// Why an update can't be compared with what runs.
@@ -164,6 +172,32 @@ mod tests {
         assert!(unset.contains("If SECRET had a value") && unset.contains("env_file"), "{unset}");
         assert!(!unset.contains("POST /redeploy") && !unset.contains("compose_watch"), "{unset}");
         assert_eq!(definition_cleared_by(&hold(&["SECRET"]), "shop"), "set SECRET in env_file");
+    }
+
+    #[test]
+    fn what_may_be_the_rest_of_a_password_is_not_named_as_a_variable() {
+        let hold = |unset: &[&str]| DefinitionHold {
+            project: Project { name: "shop".into(), ..Project::default() },
+            differences: vec![Difference {
+                service: "web".into(),
+                what: vec!["environment PASSWORD".into()],
+                unset: unset.iter().map(|name| (*name).to_owned()).collect(),
+                connected: Vec::new(),
+            }],
+        };
+        let only = definition_differs(&hold(&["hunter2"]), "shop");
+        assert!(!only.contains("hunter2") && !only.contains("not set here:"), "{only}");
+        assert_eq!(only.matches("a literal $ is written $$").count(), 1, "{only}");
+        assert!(!only.contains("POST /redeploy"), "{only}");
+        assert_eq!(definition_cleared_by(&hold(&["hunter2"]), "shop"), "write a literal $ as $$");
+        let both = hold(&["SECRET", "hunter2"]);
+        let text = definition_differs(&both, "shop");
+        assert!(text.contains("(not set here: SECRET)") && text.contains("If SECRET had"), "{text}");
+        assert!(!text.contains("hunter2") && text.contains("a literal $ is written $$"), "{text}");
+        assert_eq!(
+            definition_cleared_by(&both, "shop"),
+            "set SECRET in env_file and write a literal $ as $$"
+        );
     }
 
     #[test]
