@@ -190,22 +190,22 @@ fn remedy(record: &ServiceStatus, failed: Option<&FailedUpdate>) -> Vec<String> 
     let look = format!("look: {}", logs.unwrap_or_else(|| "evenkeel audit".to_owned()));
     // Without auto_update, a trigger is refused, and only a redeployment pulls.
     let is_checked = record.auto_update;
+    // An update may wait for an approval, and whoever types this has not been asked about it.
+    let check = format!("evenkeel trigger {name} --no-pass");
     let redeploy = format!("which recreates all containers of the project: evenkeel redeploy {name}");
     match record.status {
         StatusValue::Exhausted => {
-            let verb = if is_checked { "trigger" } else { "unblock" };
-            vec![look, format!("fix the cause, then: evenkeel {verb} {name}")]
+            let again = if is_checked { check } else { format!("evenkeel unblock {name}") };
+            vec![look, format!("fix the cause, then: {again}")]
         }
         StatusValue::Degraded => vec![look, "or wait: it is being restarted".to_owned()],
         StatusValue::Errored if !is_checked => {
             vec!["fix the cause; what failed is tried again by itself".to_owned()]
         }
-        StatusValue::Errored => {
-            vec![format!("fix the cause; to check again now: evenkeel trigger {name}")]
-        }
+        StatusValue::Errored => vec![format!("fix the cause; to check again now: {check}")],
         StatusValue::Blocked => match failed {
             Some(failed) if !failed.rolled_back && is_checked => {
-                vec![look, format!("then restore the last proven image: evenkeel trigger {name}")]
+                vec![look, format!("then restore the last proven image: {check}")]
             }
             Some(failed) if !failed.rolled_back => {
                 vec![look, format!("then restore the last proven image, {redeploy}")]
@@ -375,6 +375,23 @@ mod tests {
             assert_eq!(steps(&record).contains("fix the cause, then: evenkeel unblock web"), is_exhausted);
             record.auto_update = true;
             assert_eq!(steps(&record).contains("fix the cause, then: evenkeel trigger web"), is_exhausted);
+        }
+    }
+
+    #[test]
+    fn no_step_approves_an_update_that_waits() {
+        let waiting =
+            json!({"image": "web:1", "digest": "sha256:bb", "gate": "approval", "why": "x", "clear": "x"});
+        for more in [
+            json!({"status": "exhausted", "exhausted": true}),
+            json!({"status": "errored", "errored": "x"}),
+            json!({"status": "blocked", "failed_update": failed(false)}),
+        ] {
+            let mut record = record(&more);
+            record.auto_update = true;
+            record.waiting = serde_json::from_value(waiting.clone()).unwrap();
+            let steps = remedy(&record, record.failed_update.as_ref()).join("\n");
+            assert!(steps.ends_with(": evenkeel trigger web --no-pass"), "{more}: {steps}");
         }
     }
 

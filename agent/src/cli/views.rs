@@ -210,9 +210,10 @@ fn as_command(how: &str) -> String {
     if let Some(thaw) = thaw_command(how) {
         return thaw;
     }
-    ["trigger", "redeploy", "unblock", "approve"].iter().fold(how.to_owned(), |how, verb| {
+    let command = ["trigger", "redeploy", "unblock", "approve"].iter().fold(how.to_owned(), |how, verb| {
         how.replace(&format!("POST /{verb}/"), &format!("evenkeel {verb} "))
-    })
+    });
+    command.replace("?pass=false", " --no-pass")
 }
 
 /// The same for ending a freeze, which is a request to a warden. The id comes from the warden and is not trusted.
@@ -522,7 +523,7 @@ mod tests {
             holds: true,
             why: "the next check is later".into(),
             lifts_at: Some(at(60)),
-            clear: Some("POST /trigger/web".into()),
+            clear: Some("POST /trigger/web?pass=false".into()),
             blocked_by: None,
             output: None,
         };
@@ -530,7 +531,7 @@ mod tests {
         assert_eq!(
             why(&report, Terminal::plain(), at(0)),
             "web: up to date\n\nGATE      STATE  WHY\nschedule  holds  the next check is later; lifts in 1m00s; \
-             to end it: evenkeel trigger web\n"
+             to end it: evenkeel trigger web --no-pass\n"
         );
     }
 

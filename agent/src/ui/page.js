@@ -453,8 +453,13 @@ function makeRow(name) {
     return node;
   };
   const path = encodeURIComponent(name);
-  const trigger = button("Trigger", "Look for a new image now, and deploy it if there is one", (node) =>
-    act(node, `/trigger/${path}`, name));
+  const trigger = button("Trigger", "Look for a new image now, and deploy it if there is one", async (node) => {
+    const { gate, image, clear } = record.waiting ?? {};
+    const passes = PASSED_BY_TRIGGER.includes(gate) || clear === `POST /trigger/${name}`;
+    const sure = !passes || await confirmDialog(`Trigger ${legible(name)}?`,
+      `Its images are looked for now. This also deploys the update of ${legible(image)} that is held back (gate ${legible(gate)}).`, "Trigger");
+    if (sure) act(node, `/trigger/${path}`, name);
+  });
   const first = () => (trigger.hidden ? redeploy : trigger);
   const redeploy = button("Redeploy", "Pull and recreate all containers", async (node) => {
     const { gate } = record.waiting ?? {};
@@ -591,6 +596,8 @@ function blame(name) {
 
 // --- actions -----------------------------------------------------------------------------------------------------
 
+// Gates that a trigger passes.
+const PASSED_BY_TRIGGER = ["approval", "min_age", "window", "project"];
 // Gates that a redeployment does not pass.
 const KEPT_BY = ["blocked", "signature", "snapshot"];
 

@@ -71,6 +71,13 @@ fn a_waiting_update_shows_its_reason_and_can_be_approved() {
     );
     assert_eq!(browser.value(&format!("document.querySelector('{approve}').hidden")), true);
     assert!(browser.text("#rows .is-waiting").contains("lifts"));
+    // A trigger passes it, and so asks first.
+    browser.click("#rows .actions .button:nth-child(1)");
+    browser.wait("the dialog", "document.querySelector('dialog').open");
+    assert!(browser.text("#dialog-text").contains("gate min_age"));
+    browser.click("#dialog-no");
+    browser.wait("the dialog to close", "!document.querySelector('dialog').open");
+    assert!(!stub.requests().contains(&"POST /trigger/shop".to_owned()));
     show(service("shop", "ok"));
     browser.wait("the note to disappear", "document.querySelector('#rows .is-waiting').hidden");
 }

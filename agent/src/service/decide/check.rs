@@ -145,6 +145,9 @@ impl Service {
         self.follow_postponed(&observation);
         self.forget_unconfigured(now);
         self.forget_permits(now);
+        if is_manual {
+            self.try_postponed(now);
+        }
         if is_manual && self.checks.passes_gates() {
             self.note_trigger(&observation, now);
         }
@@ -396,8 +399,7 @@ impl Service {
         if is_manual && self.wanted.is_none() && faults.is_empty() {
             let has_blocked = self.durable.images.blocked().next().is_some();
             let has_not_found = self.durable.images.not_found().next().is_some();
-            let postponed = || self.next_attempt(now).map(wording::postponed);
-            let waits = undeployable.or_else(|| self.waits(now)).or_else(postponed);
+            let waits = undeployable.or_else(|| self.waits(now));
             self.emit(Event::Checked { has_blocked, has_not_found, waits }, now);
         }
     }

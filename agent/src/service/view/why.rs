@@ -167,7 +167,7 @@ fn fault(view: &View<'_>) -> Gate {
                 None => (text.clone(), view.record.next_check),
             };
             cleared_by(
-                format!("fix it, then POST /trigger/{}", view.record.name),
+                format!("fix it, then {}", check(view)),
                 Gate { lifts_at: next, ..held("fault", text) },
             )
         }
@@ -175,10 +175,15 @@ fn fault(view: &View<'_>) -> Gate {
     }
 }
 
+/// The request of a check that passes no gate: another image may wait for an approval.
+fn check(view: &View<'_>) -> String {
+    format!("POST /trigger/{}?pass=false", view.record.name)
+}
+
 fn schedule(view: &View<'_>) -> Gate {
     match view.record.next_check {
         Some(at) if at > view.context.now => cleared_by(
-            format!("POST /trigger/{}", view.record.name),
+            check(view),
             Gate { lifts_at: Some(at), ..held(SCHEDULE, format!("the next check is at {}", seconds(at))) },
         ),
         Some(_) => open(SCHEDULE, "a check is due"),

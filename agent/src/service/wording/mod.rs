@@ -612,11 +612,6 @@ pub(super) fn lacks_platform(tag: &str, error: &str) -> String {
     format!("tag {tag} has no image for the platform of this machine: {error}")
 }
 
-/// Why an update that has failed does not begin yet.
-pub(super) fn postponed(until: Timestamp) -> String {
-    format!("the last attempt failed; the next attempt is at {}", seconds(until))
-}
-
 /// The placeholder for log lines that can't be read.
 pub(super) fn no_log(error: &str) -> String {
     format!("({error})")
