@@ -139,7 +139,10 @@ impl Service {
         let observation = self.without_left_behind(observation);
         self.follow_definition(&observation);
         self.follow_tag(&observation, now);
-        self.detect_manual_changes(&observation, is_manual || self.checks.wants_redeploy(), now);
+        // Neither a check that passes no gate nor a way back asks for the registry's digest.
+        let is_asked_for = (is_manual && self.checks.passes_gates())
+            || (self.checks.wants_redeploy() && self.going_back.is_none());
+        self.detect_manual_changes(&observation, is_asked_for, now);
         self.note_found(&observation, now);
         self.follow_failed_tags(&observation);
         self.follow_postponed(&observation);

@@ -123,6 +123,7 @@ impl Service {
                     && !is_same(one)
                     && !memory.is_blocked(&one.digest)
                     && !memory.failed_before(&one.digest)
+                    && memory.declined.as_ref() != Some(&one.digest)
             };
             let one = history.iter().rev().find(is_other)?;
             // What runs without having been proven came last. A job that has finished does not run.
