@@ -32,7 +32,9 @@ pub(super) use crate::service::wording::container::{
     STOPPED_BY_HAND, interference, managed, note, probe_names_no_service, probed, rejection, trouble,
     unhealthy_reason, with_remedy,
 };
-pub(crate) use crate::service::wording::definition::{add_networks, keep_or_drop, write_down};
+pub(crate) use crate::service::wording::definition::{
+    add_networks, compose_command, keep_or_drop, write_down,
+};
 pub(super) use crate::service::wording::definition::{
     definition_cleared_by, definition_differs, unreadable_definition,
 };
