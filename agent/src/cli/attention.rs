@@ -97,10 +97,14 @@ pub(super) fn verdict(record: &ServiceStatus) -> Option<String> {
         StatusValue::Errored => record.errored.clone().unwrap_or_default(),
         StatusValue::Blocked => match failed {
             Some(failed) if record.deploy.is_some() => {
-                format!("{} failed; another deployment is in progress", failed.image)
+                let what = if failed.by_hand { "was left by hand" } else { "failed" };
+                format!("{} {what}; another deployment is in progress", failed.image)
             }
             Some(failed) if !failed.rolled_back => {
                 format!("{} failed, and so did the rollback; nothing more is tried", failed.image)
+            }
+            Some(failed) if failed.by_hand => {
+                format!("{} was rolled back by hand to an earlier image", failed.image)
             }
             Some(failed) if record.healthy == Some(true) => {
                 format!("{} failed; the previous image runs", failed.image)
@@ -312,6 +316,16 @@ mod tests {
                do    push a corrected image, which is deployed by itself\n        \
                or try this one again: evenkeel unblock web\n"
         );
+    }
+
+    #[test]
+    fn what_a_person_went_back_from_has_not_failed() {
+        let mut left = failed(true);
+        left["by_hand"] = json!(true);
+        let record = record(
+            &json!({"status": "blocked", "blocked": "sha256:bb", "healthy": true, "failed_update": left}),
+        );
+        assert_eq!(verdict(&record).as_deref(), Some("web:1 was rolled back by hand to an earlier image"));
     }
 
     #[test]

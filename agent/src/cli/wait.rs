@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use evenkeel_common::cli::eprint_line;
-use evenkeel_common::wire::{DeployProgress, ServiceStatus, TriggerReply};
+use evenkeel_common::wire::{DeployProgress, FailedUpdate, ServiceStatus, TriggerReply};
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
@@ -223,7 +223,10 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
         return Some(End { gate: Some(waiting.gate.clone()), ..held });
     }
     if let Some(blocked) = &record.blocked {
-        return failed(format!("{blocked} is blocked: it failed here; see evenkeel status {}", wait.name));
+        let is_left = |update: &FailedUpdate| update.by_hand && update.digest.as_ref() == Some(blocked);
+        let is_left = record.failed_update.as_ref().is_some_and(is_left);
+        let why = if is_left { "it was left by hand" } else { "it failed here" };
+        return failed(format!("{blocked} is blocked: {why}; see evenkeel status {}", wait.name));
     }
     if let Some(digest) = &record.not_found {
         return failed(format!("the image that runs is not in the registry, which has {digest}"));
@@ -356,6 +359,25 @@ mod tests {
         assert_eq!(of(&blocked), Some(Outcome::Failed));
         let refused = ServiceStatus { waiting: Some(waiting("blocked")), ..done(0, 0) };
         assert_eq!(of(&refused), Some(Outcome::Failed));
+    }
+
+    #[test]
+    fn a_digest_that_a_person_has_left_is_not_said_to_have_failed() {
+        let left = FailedUpdate {
+            at: Timestamp::UNIX_EPOCH,
+            image: "web:latest".to_owned(),
+            digest: Some("sha256:bb".to_owned()),
+            reason: "rolled back by hand".to_owned(),
+            container: None,
+            output: String::new(),
+            rolled_back: true,
+            by_hand: true,
+        };
+        let blocked = Some("sha256:bb".to_owned());
+        let record = ServiceStatus { blocked, failed_update: Some(left), ..record(1, 1, false) };
+        let (outcome, reason) = outcome(&wait(), &record, Some(1)).unwrap();
+        assert_eq!(outcome, Outcome::Failed);
+        assert!(reason.starts_with("sha256:bb is blocked: it was left by hand; "), "{reason}");
     }
 
     #[test]

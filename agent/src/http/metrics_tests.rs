@@ -134,6 +134,7 @@ fn a_rollback_that_has_failed_differs_from_one_that_worked() {
             container: None,
             output: String::new(),
             rolled_back,
+            by_hand: false,
         };
         let blocked = Some("sha256:bb".to_owned());
         let record = ServiceStatus { blocked, failed_update: Some(failed), ..service("web") };

@@ -170,6 +170,9 @@ pub struct FailedUpdate {
     pub output: String,
     /// Whether the images that ran before were restored and passed their own probation.
     pub rolled_back: bool,
+    /// It did not fail: a person went back to an earlier image. Absent otherwise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_hand: bool,
 }
 
 /// A configured service that is not watched because its configuration has a fault.

@@ -151,11 +151,14 @@ fn a_person_goes_back_to_what_was_proven_before_and_what_is_left_is_blocked() {
     assert_eq!(scenario.blocked_digest(), Some(&digest('2')));
     assert_eq!(scenario.history_shown(), [('1', false), ('2', true)]);
     let record = scenario.record();
-    assert_eq!(record.failed_update.expect("the reason is shown").reason, "rolled back by hand");
+    let left = record.failed_update.expect("the reason is shown");
+    assert_eq!((left.reason.as_str(), left.by_hand), ("rolled back by hand", true));
     assert_eq!(record.rollbacks_total, 1);
     // The next poll does not bring it back.
     scenario.later(60).check(seen('2', '1'));
     assert_eq!(scenario.act(), None);
+    let answer = scenario.why().answer;
+    assert!(answer.contains("was left by hand at ") && !answer.contains("failed"), "{answer}");
     // One that is newer is deployed.
     scenario.check(seen('3', '1'));
     assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));

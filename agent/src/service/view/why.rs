@@ -136,8 +136,10 @@ fn blocked(view: &View<'_>) -> Gate {
         return open("blocked", "no digest is blocked");
     };
     let failed = view.record.failed_update.as_ref();
-    let because = failed.map(|failed| wording::failed_because(&failed.reason, failed.at)).unwrap_or_default();
-    let why = format!("{image}: {}{because}", wording::blocked(digest));
+    let because = failed.filter(|failed| !failed.by_hand);
+    let because =
+        because.map(|failed| wording::failed_because(&failed.reason, failed.at)).unwrap_or_default();
+    let why = format!("{image}: {}{because}", view.service.why_blocked(image, digest));
     let output = failed.map(|failed| failed.output.clone()).filter(|output| !output.is_empty());
     let gate = Gate { output, ..held("blocked", why) };
     cleared_by(format!("POST /unblock/{}", view.record.name), gate)

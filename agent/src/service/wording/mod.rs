@@ -39,8 +39,8 @@ pub(super) use crate::service::wording::definition::{
     definition_cleared_by, definition_differs, unreadable_definition,
 };
 pub(super) use crate::service::wording::images::{
-    blocked, blocked_elsewhere, declined, failed_because, held_elsewhere, not_checked_yet, played_back,
-    rollback_risks, tag_declined, tag_taken, unsigned, unsigned_elsewhere,
+    blocked, blocked_elsewhere, declined, failed_because, held_elsewhere, left_by_hand, not_checked_yet,
+    played_back, rollback_risks, tag_declined, tag_taken, unsigned, unsigned_elsewhere,
 };
 use crate::service::wording::images::{label_change, label_lines, tag_change};
 
