@@ -117,6 +117,40 @@ fn the_row_shows_a_newer_tag_a_rollback_at_risk_and_a_failure_elsewhere() {
 }
 
 #[test]
+fn a_service_that_is_down_and_a_rollback_that_failed_are_told() {
+    let stub = StubServer::agent();
+    let show = |status: &str, more: &serde_json::Value| {
+        stub.status(&json!({ "uptime_seconds": 5, "services": [with(service("shop", status), more)] }));
+    };
+    let failed = |rolled_back: bool, by_hand: bool| {
+        json!({ "at": ago(60), "image": "shop:latest", "reason": "container shop-1 exited with code 3",
+            "rolled_back": rolled_back, "by_hand": by_hand })
+    };
+    let blocked = |healthy: bool, failed: serde_json::Value| json!({ "blocked": NEW, "healthy": healthy, "failed_update": failed, "unhealthy_reason": "shop-1 is unhealthy" });
+    show("blocked", &blocked(false, failed(false, false)));
+    let browser = Browser::start();
+    browser.open(&stub.url());
+    let note = "document.querySelector('#rows .note:not(.is-waiting)')?.textContent";
+    let wait = |part: &str| browser.wait(part, &format!("{note}?.includes({})", json!(part)));
+    wait("The rollback failed, and nothing more is tried: container shop-1 exited with code 3");
+    wait("The service is down. shop-1 is unhealthy.");
+    show("blocked", &blocked(true, failed(true, false)));
+    wait("Blocked after a rollback: container shop-1 exited with code 3");
+    assert!(!browser.text("#rows .note:not(.is-waiting)").contains("down"));
+    show("blocked", &blocked(true, failed(true, true)));
+    wait("Blocked: an earlier image was put back by hand.");
+    for (status, more) in
+        [("errored", json!({ "errored": "401" })), ("not_found", json!({ "not_found": NEW }))]
+    {
+        show(status, &with(more, &json!({ "healthy": false, "unhealthy_reason": "shop-1 is unhealthy" })));
+        wait("The service is down. shop-1 is unhealthy.");
+        show("ok", &json!({}));
+        browser
+            .wait("the note to disappear", "document.querySelector('#rows .note:not(.is-waiting)').hidden");
+    }
+}
+
+#[test]
 fn a_redeployment_names_the_images_that_are_not_updated() {
     let stub = StubServer::agent();
     stub.status(&json!({ "uptime_seconds": 5, "services": [service("shop", "ok")] }));
