@@ -306,7 +306,11 @@ pub(super) fn history(records: &[ProvenRecord], terminal: Terminal, now: Timesta
     // The digest is on a line of its own, to be copied as a whole.
     let block = |record: &ProvenRecord| {
         let version = record.version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
-        let left = record.left_at.map_or_else(|| "runs".to_owned(), |at| format!("left {}", ago(at, now)));
+        let left = match record.left_at {
+            _ if record.runs => "runs".to_owned(),
+            Some(at) => format!("left {}", ago(at, now)),
+            None => "does not run".to_owned(),
+        };
         let disk = if record.on_disk { "on disk" } else { "not on disk" };
         let data = if record.snapshot.is_some() { ", with its data" } else { "" };
         let proven = ago(record.proven_at, now);
@@ -429,21 +433,25 @@ mod tests {
     #[test]
     fn the_history_has_whole_digests_and_every_fact_on_a_terminal() {
         let digest = |n: char| format!("sha256:{}", n.to_string().repeat(64));
-        let record = |n: char, left_at: Option<Timestamp>| ProvenRecord {
+        let record = |n: char, runs: bool, left_at: Option<Timestamp>| ProvenRecord {
             image: "registry.example/team/web:stable".to_owned(),
             digest: digest(n),
             id: "sha256:aa".to_owned(),
             proven_at: at(0),
             left_at,
+            runs,
             on_disk: left_at.is_none(),
             version: Some("1.28.3".to_owned()),
             snapshot: left_at.map(|_| "s1".to_owned()),
         };
-        let text =
-            history(&[record('b', None), record('a', Some(at(60)))], Terminal::with_columns(80), at(120));
+        let records = [record('b', true, None), record('a', false, Some(at(60)))];
+        let text = history(&records, Terminal::with_columns(80), at(120));
         let first = "registry.example/team/web:stable 1.28.3: proven 2m00s ago, runs, on disk";
         let second = "registry.example/team/web:stable 1.28.3: proven 2m00s ago, left 1m00s ago, not\non disk, with its data";
         assert_eq!(text, format!("{first}\n  {}\n{second}\n  {}\n", digest('b'), digest('a')));
+        // Somebody has put another image in the place of the one that was proven last.
+        let text = history(&[record('b', false, None)], Terminal::with_columns(80), at(120));
+        assert!(text.contains(": proven 2m00s ago, does not run,"), "{text}");
     }
 
     #[test]

@@ -378,8 +378,8 @@ function provenItem(name) {
       setVisible(gone, Boolean(one.left_at));
       if (one.left_at) setTime(left, one.left_at);
       setText(disk, one.on_disk ? "" : ", not on this machine's disk");
-      setVisible(back, Boolean(one.left_at));
-      setVisible(withData, Boolean(one.left_at && one.data));
+      setVisible(back, !one.runs);
+      setVisible(withData, Boolean(!one.runs && one.data));
     },
   };
 }

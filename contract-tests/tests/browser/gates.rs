@@ -236,7 +236,7 @@ fn the_history_lists_what_was_proven_and_an_operator_goes_back() {
     let proven = |digest: &str, version: &str, left: bool| {
         let mut record = json!({
             "image": "shop:latest", "digest": digest, "id": "sha256:id", "proven_at": ago(3600), "on_disk": left,
-            "version": version,
+            "version": version, "runs": !left,
         });
         if left {
             record["left_at"] = json!(ago(60));
@@ -245,7 +245,8 @@ fn the_history_lists_what_was_proven_and_an_operator_goes_back() {
         record
     };
     let old = NEW.replace('b', "c");
-    let list = json!([proven(NEW, "2.0", false), proven(&old, "<b>1.9</b>", true)]);
+    let replaced = with(proven(&NEW.replace('b', "d"), "1.8", false), &json!({ "runs": false }));
+    let list = json!([proven(NEW, "2.0", false), proven(&old, "<b>1.9</b>", true), replaced]);
     stub.answer("GET /history/shop", 200, &list);
     let reply = json!({ "status": "rolling_back", "service": "shop", "to": old });
     stub.answer("POST /rollback/shop", 200, &reply);
@@ -253,11 +254,12 @@ fn the_history_lists_what_was_proven_and_an_operator_goes_back() {
     browser.open(&stub.url());
     browser.wait("the row", "document.querySelector('#rows .fold:nth-child(5)') !== null");
     browser.click("#rows .fold:nth-child(5)");
-    browser.wait("the images", "document.querySelectorAll('#rows .history > li').length === 2");
+    browser.wait("the images", "document.querySelectorAll('#rows .history > li').length === 3");
     let text = browser.text("#rows .history");
     assert!(text.contains("<b>1.9</b>") && text.contains("not on this machine's disk"), "{text}");
     let hidden = "[...document.querySelectorAll('#rows .history .button')].map((button) => button.hidden)";
-    assert_eq!(browser.value(hidden), json!([true, true, false, false]), "what runs is no way back");
+    let expected = json!([true, true, false, false, false, true]);
+    assert_eq!(browser.value(hidden), expected, "what runs is no way back");
     let kept = browser.text("#rows .snapshots");
     for part in
         ["db_<i>data</i>", "312 MiB", "copied before the update to shop:latest", "/srv/.up-two, /state/two"]

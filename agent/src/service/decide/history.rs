@@ -172,6 +172,13 @@ impl Service {
         Ok(chosen)
     }
 
+    /// Whether an image of the history runs, under whatever digest.
+    pub fn runs_proven(&self, configured: &str, proven: &ProvenImage) -> bool {
+        let image = self.config.images.iter().find(|image| image.configured == configured);
+        self.running_digest(configured).as_ref() == Some(&proven.digest)
+            || image.is_some_and(|image| self.live_containers(image).any(|c| c.image == proven.id))
+    }
+
     /// The digest of a configured image that runs, if it is known.
     pub fn running_digest(&self, configured: &str) -> Option<Digest> {
         let state = self.image_states().into_iter().find(|state| state.image == configured);

@@ -237,6 +237,18 @@ fn an_image_that_a_person_has_put_back_stays_until_the_registry_has_another_dige
 }
 
 #[test]
+fn the_image_that_was_proven_last_does_not_run_if_a_person_has_put_another_one_back() {
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2')]);
+    let runs = |scenario: &Scenario| -> Vec<(Digest, bool)> {
+        let all = scenario.service.history();
+        all.map(|(image, one)| (one.digest.clone(), scenario.service.runs_proven(image, one))).collect()
+    };
+    assert_eq!(runs(&scenario), [(digest('2'), true), (digest('1'), false)]);
+    assert_eq!(runs(&put_back()), [(digest('2'), false), (digest('1'), true)]);
+}
+
+#[test]
 fn an_image_that_was_put_back_is_started_again_although_its_probation_was_interrupted() {
     let mut scenario = Scenario::of(config());
     scenario.updated_to(&[('1', '2')]);
