@@ -60,11 +60,12 @@ fn has_no_containers(record: &ServiceStatus) -> bool {
     record.containers.as_ref().is_some_and(Vec::is_empty)
 }
 
-/// Reports whether everything is fine: nothing is down, blocked or left out, and the engine answers.
+/// Reports whether everything is fine: nothing is down, blocked or left out, the engine answers, and notifications arrive.
 pub(super) fn is_all_fine(report: &StatusReport) -> bool {
     !report.starting
         && report.engine_error.is_none()
         && report.left_out.is_empty()
+        && report.undelivered.is_empty()
         && report.services.iter().all(is_fine)
 }
 
@@ -359,6 +360,7 @@ mod tests {
         assert!(!report(json!({"starting": true})));
         assert!(!report(json!({"engine_error": "connection refused"})));
         assert!(!report(json!({"left_out": [{"name": "blog", "reason": "x"}]})));
+        assert!(!report(json!({"undelivered": ["notifications.ntfy: nothing has been delivered"]})));
     }
 
     #[test]

@@ -42,6 +42,13 @@ pub(super) fn report(report: &StatusReport, terminal: Terminal, now: Timestamp) 
         );
         out.push('\n');
     }
+    for channel in &report.undelivered {
+        out.push_str(&terminal.wrap("", channel));
+    }
+    if !report.undelivered.is_empty() {
+        out.push_str(&terminal.wrap("  do    ", "correct the channel, then: evenkeel test-notify"));
+        out.push('\n');
+    }
     if report.services.is_empty() && report.left_out.is_empty() {
         out.push_str("no services are configured\n");
         return out;
@@ -452,6 +459,17 @@ mod tests {
         // Somebody has put another image in the place of the one that was proven last.
         let text = history(&[record('b', false, None)], Terminal::with_columns(80), at(120));
         assert!(text.contains(": proven 2m00s ago, does not run,"), "{text}");
+    }
+
+    #[test]
+    fn the_status_tells_of_channels_that_deliver_nothing() {
+        let channel = "notifications.ntfy: nothing has been delivered since 2027-01-15 08:00:00 UTC: 403";
+        let told = serde_json::json!({
+            "uptime_seconds": 1, "poll_count": 0, "services": [record(&serde_json::json!({}))], "undelivered": [channel],
+        });
+        let text = report(&serde_json::from_value(told).unwrap(), Terminal::plain(), at(0));
+        let head = format!("{channel}\n  do    correct the channel, then: evenkeel test-notify\n\n");
+        assert!(text.starts_with(&head) && text.contains("web"), "{text}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ fn scrape(metrics: &Metrics, services: Vec<ServiceStatus>) -> String {
             services,
             engine_error: None,
             left_out: Vec::new(),
+            undelivered: Vec::new(),
         },
         polls: &PollState::default(),
         engine: &EngineHealth { error: None, checks: 5, consecutive_failures: 0 },
