@@ -60,11 +60,12 @@ fn has_no_containers(record: &ServiceStatus) -> bool {
     record.containers.as_ref().is_some_and(Vec::is_empty)
 }
 
-/// Reports whether everything is fine: nothing is down, blocked or left out, and the engine answers.
+/// Reports whether everything is fine: nothing is down, blocked or left out, the engine answers, and notifications arrive.
 pub(super) fn is_all_fine(report: &StatusReport) -> bool {
     !report.starting
         && report.engine_error.is_none()
         && report.left_out.is_empty()
+        && report.undelivered.is_empty()
         && report.services.iter().all(is_fine)
 }
 
@@ -97,10 +98,14 @@ pub(super) fn verdict(record: &ServiceStatus) -> Option<String> {
         StatusValue::Errored => record.errored.clone().unwrap_or_default(),
         StatusValue::Blocked => match failed {
             Some(failed) if record.deploy.is_some() => {
-                format!("{} failed; another deployment is in progress", failed.image)
+                let what = if failed.by_hand { "was left by hand" } else { "failed" };
+                format!("{} {what}; another deployment is in progress", failed.image)
             }
             Some(failed) if !failed.rolled_back => {
                 format!("{} failed, and so did the rollback; nothing more is tried", failed.image)
+            }
+            Some(failed) if failed.by_hand => {
+                format!("{} was rolled back by hand to an earlier image", failed.image)
             }
             Some(failed) if record.healthy == Some(true) => {
                 format!("{} failed; the previous image runs", failed.image)
@@ -190,22 +195,22 @@ fn remedy(record: &ServiceStatus, failed: Option<&FailedUpdate>) -> Vec<String> 
     let look = format!("look: {}", logs.unwrap_or_else(|| "evenkeel audit".to_owned()));
     // Without auto_update, a trigger is refused, and only a redeployment pulls.
     let is_checked = record.auto_update;
+    // An update may wait for an approval, and whoever types this has not been asked about it.
+    let check = format!("evenkeel trigger {name} --no-pass");
     let redeploy = format!("which recreates all containers of the project: evenkeel redeploy {name}");
     match record.status {
         StatusValue::Exhausted => {
-            let verb = if is_checked { "trigger" } else { "unblock" };
-            vec![look, format!("fix the cause, then: evenkeel {verb} {name}")]
+            let again = if is_checked { check } else { format!("evenkeel unblock {name}") };
+            vec![look, format!("fix the cause, then: {again}")]
         }
         StatusValue::Degraded => vec![look, "or wait: it is being restarted".to_owned()],
         StatusValue::Errored if !is_checked => {
             vec!["fix the cause; what failed is tried again by itself".to_owned()]
         }
-        StatusValue::Errored => {
-            vec![format!("fix the cause; to check again now: evenkeel trigger {name}")]
-        }
+        StatusValue::Errored => vec![format!("fix the cause; to check again now: {check}")],
         StatusValue::Blocked => match failed {
             Some(failed) if !failed.rolled_back && is_checked => {
-                vec![look, format!("then restore the last proven image: evenkeel trigger {name}")]
+                vec![look, format!("then restore the last proven image: {check}")]
             }
             Some(failed) if !failed.rolled_back => {
                 vec![look, format!("then restore the last proven image, {redeploy}")]
@@ -315,6 +320,16 @@ mod tests {
     }
 
     #[test]
+    fn what_a_person_went_back_from_has_not_failed() {
+        let mut left = failed(true);
+        left["by_hand"] = json!(true);
+        let record = record(
+            &json!({"status": "blocked", "blocked": "sha256:bb", "healthy": true, "failed_update": left}),
+        );
+        assert_eq!(verdict(&record).as_deref(), Some("web:1 was rolled back by hand to an earlier image"));
+    }
+
+    #[test]
     fn whatever_is_down_is_bad_news() {
         let none = json!([]);
         for (more, is_good) in [
@@ -345,6 +360,7 @@ mod tests {
         assert!(!report(json!({"starting": true})));
         assert!(!report(json!({"engine_error": "connection refused"})));
         assert!(!report(json!({"left_out": [{"name": "blog", "reason": "x"}]})));
+        assert!(!report(json!({"undelivered": ["notifications.ntfy: nothing has been delivered"]})));
     }
 
     #[test]
@@ -375,6 +391,23 @@ mod tests {
             assert_eq!(steps(&record).contains("fix the cause, then: evenkeel unblock web"), is_exhausted);
             record.auto_update = true;
             assert_eq!(steps(&record).contains("fix the cause, then: evenkeel trigger web"), is_exhausted);
+        }
+    }
+
+    #[test]
+    fn no_step_approves_an_update_that_waits() {
+        let waiting =
+            json!({"image": "web:1", "digest": "sha256:bb", "gate": "approval", "why": "x", "clear": "x"});
+        for more in [
+            json!({"status": "exhausted", "exhausted": true}),
+            json!({"status": "errored", "errored": "x"}),
+            json!({"status": "blocked", "failed_update": failed(false)}),
+        ] {
+            let mut record = record(&more);
+            record.auto_update = true;
+            record.waiting = serde_json::from_value(waiting.clone()).unwrap();
+            let steps = remedy(&record, record.failed_update.as_ref()).join("\n");
+            assert!(steps.ends_with(": evenkeel trigger web --no-pass"), "{more}: {steps}");
         }
     }
 

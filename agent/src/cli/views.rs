@@ -42,6 +42,13 @@ pub(super) fn report(report: &StatusReport, terminal: Terminal, now: Timestamp) 
         );
         out.push('\n');
     }
+    for channel in &report.undelivered {
+        out.push_str(&terminal.wrap("", channel));
+    }
+    if !report.undelivered.is_empty() {
+        out.push_str(&terminal.wrap("  do    ", "correct the channel, then: evenkeel test-notify"));
+        out.push('\n');
+    }
     if report.services.is_empty() && report.left_out.is_empty() {
         out.push_str("no services are configured\n");
         return out;
@@ -210,9 +217,10 @@ fn as_command(how: &str) -> String {
     if let Some(thaw) = thaw_command(how) {
         return thaw;
     }
-    ["trigger", "redeploy", "unblock", "approve"].iter().fold(how.to_owned(), |how, verb| {
+    let command = ["trigger", "redeploy", "unblock", "approve"].iter().fold(how.to_owned(), |how, verb| {
         how.replace(&format!("POST /{verb}/"), &format!("evenkeel {verb} "))
-    })
+    });
+    command.replace("?pass=false", " --no-pass")
 }
 
 /// The same for ending a freeze, which is a request to a warden. The id comes from the warden and is not trusted.
@@ -305,7 +313,11 @@ pub(super) fn history(records: &[ProvenRecord], terminal: Terminal, now: Timesta
     // The digest is on a line of its own, to be copied as a whole.
     let block = |record: &ProvenRecord| {
         let version = record.version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
-        let left = record.left_at.map_or_else(|| "runs".to_owned(), |at| format!("left {}", ago(at, now)));
+        let left = match record.left_at {
+            _ if record.runs => "runs".to_owned(),
+            Some(at) => format!("left {}", ago(at, now)),
+            None => "does not run".to_owned(),
+        };
         let disk = if record.on_disk { "on disk" } else { "not on disk" };
         let data = if record.snapshot.is_some() { ", with its data" } else { "" };
         let proven = ago(record.proven_at, now);
@@ -428,21 +440,36 @@ mod tests {
     #[test]
     fn the_history_has_whole_digests_and_every_fact_on_a_terminal() {
         let digest = |n: char| format!("sha256:{}", n.to_string().repeat(64));
-        let record = |n: char, left_at: Option<Timestamp>| ProvenRecord {
+        let record = |n: char, runs: bool, left_at: Option<Timestamp>| ProvenRecord {
             image: "registry.example/team/web:stable".to_owned(),
             digest: digest(n),
             id: "sha256:aa".to_owned(),
             proven_at: at(0),
             left_at,
+            runs,
             on_disk: left_at.is_none(),
             version: Some("1.28.3".to_owned()),
             snapshot: left_at.map(|_| "s1".to_owned()),
         };
-        let text =
-            history(&[record('b', None), record('a', Some(at(60)))], Terminal::with_columns(80), at(120));
+        let records = [record('b', true, None), record('a', false, Some(at(60)))];
+        let text = history(&records, Terminal::with_columns(80), at(120));
         let first = "registry.example/team/web:stable 1.28.3: proven 2m00s ago, runs, on disk";
         let second = "registry.example/team/web:stable 1.28.3: proven 2m00s ago, left 1m00s ago, not\non disk, with its data";
         assert_eq!(text, format!("{first}\n  {}\n{second}\n  {}\n", digest('b'), digest('a')));
+        // Somebody has put another image in the place of the one that was proven last.
+        let text = history(&[record('b', false, None)], Terminal::with_columns(80), at(120));
+        assert!(text.contains(": proven 2m00s ago, does not run,"), "{text}");
+    }
+
+    #[test]
+    fn the_status_tells_of_channels_that_deliver_nothing() {
+        let channel = "notifications.ntfy: nothing has been delivered since 2027-01-15 08:00:00 UTC: 403";
+        let told = serde_json::json!({
+            "uptime_seconds": 1, "poll_count": 0, "services": [record(&serde_json::json!({}))], "undelivered": [channel],
+        });
+        let text = report(&serde_json::from_value(told).unwrap(), Terminal::plain(), at(0));
+        let head = format!("{channel}\n  do    correct the channel, then: evenkeel test-notify\n\n");
+        assert!(text.starts_with(&head) && text.contains("web"), "{text}");
     }
 
     #[test]
@@ -522,7 +549,7 @@ mod tests {
             holds: true,
             why: "the next check is later".into(),
             lifts_at: Some(at(60)),
-            clear: Some("POST /trigger/web".into()),
+            clear: Some("POST /trigger/web?pass=false".into()),
             blocked_by: None,
             output: None,
         };
@@ -530,7 +557,7 @@ mod tests {
         assert_eq!(
             why(&report, Terminal::plain(), at(0)),
             "web: up to date\n\nGATE      STATE  WHY\nschedule  holds  the next check is later; lifts in 1m00s; \
-             to end it: evenkeel trigger web\n"
+             to end it: evenkeel trigger web --no-pass\n"
         );
     }
 

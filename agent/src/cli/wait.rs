@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use evenkeel_common::cli::eprint_line;
-use evenkeel_common::wire::{DeployProgress, ServiceStatus, TriggerReply};
+use evenkeel_common::wire::{DeployProgress, FailedUpdate, ServiceStatus, TriggerReply};
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
@@ -81,22 +81,13 @@ pub(super) struct End {
     gate: Option<String>,
 }
 
-/// What the record said when the wait, or the deployment that it joined, began.
+/// What the record said before.
 #[derive(Debug, Clone, Copy)]
 struct Before {
+    /// When the wait, or the deployment that it joined, began.
     updates: u64,
+    /// When the check was requested: a deployment that was joined may have been that of an earlier image.
     rollbacks: u64,
-    failures: u64,
-}
-
-impl Before {
-    fn of(record: &ServiceStatus) -> Self {
-        Self {
-            updates: record.updates_total,
-            rollbacks: record.rollbacks_total,
-            failures: record.failures_total,
-        }
-    }
 }
 
 /// Requests a check and waits for its end. A deployment that is in progress is followed first.
@@ -104,7 +95,7 @@ pub(super) async fn run(wait: &Wait, client: &Client, json: bool) -> Result<Outc
     let deadline = Instant::now() + wait.limit;
     let mut progress = Progress::default();
     let mut record = look(wait, client, false).await?;
-    let before = Before::of(&record);
+    let mut before = Before { updates: record.updates_total, rollbacks: record.rollbacks_total };
     // The number of the check that decides; `None` until it is requested.
     let mut number = None;
     let mut requests = 0;
@@ -118,6 +109,9 @@ pub(super) async fn run(wait: &Wait, client: &Client, json: bool) -> Result<Outc
             requests += 1;
             match request(wait, client).await? {
                 TriggerReply::Triggered { .. } => {
+                    if number.is_none() {
+                        before.rollbacks = record.rollbacks_total;
+                    }
                     record = look(wait, client, true).await?;
                     number = Some(requested(&record).max(1));
                     continue;
@@ -204,7 +198,8 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
         let checks = record.requested_checks?;
         (!checks.undecided && checks.ended >= number?).then_some(())
     };
-    if record.rollbacks_total > before.rollbacks || record.failures_total > before.failures {
+    // What else fails leaves `errored` or a block; the failures of the record include the healer's.
+    if number.is_some() && record.rollbacks_total > before.rollbacks {
         let update = record.failed_update.as_ref();
         let reason = update.map(|update| format!("{}: {}", update.image, update.reason));
         let reason = reason.or_else(|| record.errored.clone());
@@ -212,6 +207,13 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
     }
     // Only the check that was requested here counts from now on.
     is_decided()?;
+    let digests = digests(record);
+    let is_new = record.updates_total > before.updates;
+    let good = if is_new { Outcome::Proven } else { Outcome::UpToDate };
+    // Whatever is wrong with another image of the service.
+    if wait.digest.as_ref().is_some_and(|wanted| digests.contains(wanted) && is_well_on(record, wanted)) {
+        return Some(end(wait, record, good, digests.join(", ")));
+    }
     if let Some(errored) = &record.errored {
         return failed(errored.clone());
     }
@@ -221,19 +223,25 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
         return Some(End { gate: Some(waiting.gate.clone()), ..held });
     }
     if let Some(blocked) = &record.blocked {
-        return failed(format!("{blocked} is blocked: it failed here; see evenkeel status {}", wait.name));
+        let is_left = |update: &FailedUpdate| update.by_hand && update.digest.as_ref() == Some(blocked);
+        let is_left = record.failed_update.as_ref().is_some_and(is_left);
+        let why = if is_left { "it was left by hand" } else { "it failed here" };
+        return failed(format!("{blocked} is blocked: {why}; see evenkeel status {}", wait.name));
     }
     if let Some(digest) = &record.not_found {
         return failed(format!("the image that runs is not in the registry, which has {digest}"));
     }
-    let digests = digests(record);
     if let Some(wanted) = wait.digest.as_ref().filter(|wanted| !digests.contains(wanted)) {
         let runs = if digests.is_empty() { "nothing".to_owned() } else { digests.join(", ") };
         return failed(format!("{wanted} does not run; what runs: {runs}"));
     }
-    let is_new = record.updates_total > before.updates;
-    let outcome = if is_new { Outcome::Proven } else { Outcome::UpToDate };
-    Some(end(wait, record, outcome, digests.join(", ")))
+    Some(end(wait, record, good, digests.join(", ")))
+}
+
+/// Whether nothing speaks against a digest that runs.
+fn is_well_on(record: &ServiceStatus, digest: &str) -> bool {
+    let has_failed_rollback = record.failed_update.as_ref().is_some_and(|failed| !failed.rolled_back);
+    record.blocked.as_deref() != Some(digest) && !has_failed_rollback && record.healthy != Some(false)
 }
 
 fn digests(record: &ServiceStatus) -> Vec<String> {
@@ -301,7 +309,7 @@ mod tests {
     }
 
     fn outcome(wait: &Wait, record: &ServiceStatus, number: Option<u64>) -> Option<(Outcome, String)> {
-        let before = Before { updates: 0, rollbacks: 0, failures: 0 };
+        let before = Before { updates: 0, rollbacks: 0 };
         ended(wait, record, before, number).map(|end| (end.outcome, end.reason))
     }
 
@@ -334,23 +342,73 @@ mod tests {
 
     #[test]
     fn the_end_is_that_of_the_deployment() {
-        let done = |updates_total, rollbacks_total, failures_total| ServiceStatus {
+        let done = |updates_total, rollbacks_total| ServiceStatus {
             updates_total,
             rollbacks_total,
-            failures_total,
             ..record(1, 1, false)
         };
         let of = |record: &ServiceStatus| outcome(&wait(), record, Some(1)).map(|(outcome, _)| outcome);
-        assert_eq!(of(&done(0, 0, 0)), Some(Outcome::UpToDate));
-        assert_eq!(of(&done(1, 0, 0)), Some(Outcome::Proven));
-        assert_eq!(of(&done(0, 1, 0)), Some(Outcome::Failed));
-        assert_eq!(of(&done(0, 0, 1)), Some(Outcome::Failed));
-        let errored = ServiceStatus { errored: Some("401".to_owned()), ..done(0, 0, 0) };
+        assert_eq!(of(&done(0, 0)), Some(Outcome::UpToDate));
+        assert_eq!(of(&done(1, 0)), Some(Outcome::Proven));
+        assert_eq!(of(&done(0, 1)), Some(Outcome::Failed));
+        let restarted = ServiceStatus { failures_total: 1, ..done(1, 0) };
+        assert_eq!(of(&restarted), Some(Outcome::Proven), "a container could not be restarted before");
+        let errored = ServiceStatus { errored: Some("401".to_owned()), ..done(0, 0) };
         assert_eq!(outcome(&wait(), &errored, Some(1)), Some((Outcome::Failed, "401".to_owned())));
-        let blocked = ServiceStatus { blocked: Some("sha256:bb".to_owned()), ..done(0, 0, 0) };
+        let blocked = ServiceStatus { blocked: Some("sha256:bb".to_owned()), ..done(0, 0) };
         assert_eq!(of(&blocked), Some(Outcome::Failed));
-        let refused = ServiceStatus { waiting: Some(waiting("blocked")), ..done(0, 0, 0) };
+        let refused = ServiceStatus { waiting: Some(waiting("blocked")), ..done(0, 0) };
         assert_eq!(of(&refused), Some(Outcome::Failed));
+    }
+
+    #[test]
+    fn a_digest_that_a_person_has_left_is_not_said_to_have_failed() {
+        let left = FailedUpdate {
+            at: Timestamp::UNIX_EPOCH,
+            image: "web:latest".to_owned(),
+            digest: Some("sha256:bb".to_owned()),
+            reason: "rolled back by hand".to_owned(),
+            container: None,
+            output: String::new(),
+            rolled_back: true,
+            by_hand: true,
+        };
+        let blocked = Some("sha256:bb".to_owned());
+        let record = ServiceStatus { blocked, failed_update: Some(left), ..record(1, 1, false) };
+        let (outcome, reason) = outcome(&wait(), &record, Some(1)).unwrap();
+        assert_eq!(outcome, Outcome::Failed);
+        assert!(reason.starts_with("sha256:bb is blocked: it was left by hand; "), "{reason}");
+    }
+
+    #[test]
+    fn a_rollback_that_was_joined_decides_nothing() {
+        let joined = ServiceStatus { rollbacks_total: 1, ..record(0, 0, false) };
+        assert_eq!(outcome(&wait(), &joined, None), None, "no check was requested yet");
+    }
+
+    #[test]
+    fn another_image_of_the_service_does_not_decide_about_the_digest_that_was_asked_for() {
+        let asked = Wait { digest: Some(DIGEST.to_owned()), ..wait() };
+        let of = |record: &ServiceStatus| outcome(&asked, record, Some(1)).map(|(outcome, _)| outcome);
+        let runs = || record(1, 1, false);
+        for other in [
+            ServiceStatus { errored: Some("401".to_owned()), ..runs() },
+            ServiceStatus { waiting: Some(waiting("freeze")), ..runs() },
+            ServiceStatus { blocked: Some("sha256:bb".to_owned()), ..runs() },
+            ServiceStatus { not_found: Some("sha256:bb".to_owned()), ..runs() },
+        ] {
+            assert_eq!(of(&other), Some(Outcome::UpToDate), "{other:?}");
+            let updated = ServiceStatus { updates_total: 1, ..other.clone() };
+            assert_eq!(of(&updated), Some(Outcome::Proven), "{other:?}");
+            assert_ne!(
+                outcome(&wait(), &other, Some(1)).map(|(outcome, _)| outcome),
+                Some(Outcome::UpToDate)
+            );
+        }
+        let blocked = ServiceStatus { blocked: Some(DIGEST.to_owned()), ..runs() };
+        assert_eq!(of(&blocked), Some(Outcome::Failed), "it runs because its rollback has failed");
+        let down = ServiceStatus { healthy: Some(false), errored: Some("it fails".to_owned()), ..runs() };
+        assert_eq!(of(&down), Some(Outcome::Failed));
     }
 
     #[test]

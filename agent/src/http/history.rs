@@ -33,6 +33,7 @@ async fn record(api: &Api, service: &Service, image: &str, proven: &ProvenImage)
         id: proven.id.to_string(),
         proven_at: proven.proven_at,
         left_at: proven.left_at,
+        runs: service.runs_proven(image, proven),
         on_disk: matches!(api.images.image(&proven.id.0).await, Ok(Some(image)) if image.is_complete),
         version: proven.version.clone(),
         snapshot: service.data_of(&[(image, &proven.digest)]).map(|kept| kept.id.clone()),

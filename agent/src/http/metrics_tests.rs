@@ -18,6 +18,7 @@ fn scrape(metrics: &Metrics, services: Vec<ServiceStatus>) -> String {
             services,
             engine_error: None,
             left_out: Vec::new(),
+            undelivered: Vec::new(),
         },
         polls: &PollState::default(),
         engine: &EngineHealth { error: None, checks: 5, consecutive_failures: 0 },
@@ -134,6 +135,7 @@ fn a_rollback_that_has_failed_differs_from_one_that_worked() {
             container: None,
             output: String::new(),
             rolled_back,
+            by_hand: false,
         };
         let blocked = Some("sha256:bb".to_owned());
         let record = ServiceStatus { blocked, failed_update: Some(failed), ..service("web") };

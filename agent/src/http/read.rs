@@ -33,12 +33,17 @@ pub(super) async fn status(api: Api, _: Request) -> Response {
     if api.services.is_starting() {
         return refused(&ServiceError::Starting);
     }
-    match api.status_answers.get(&api.services, api.clock.now()) {
+    match api.status_answers.get(&api.services, undelivered(&api), api.clock.now()) {
         Ok(body) => with_type(body, "application/json"),
         Err(fault) => {
             error(StatusCode::INTERNAL_SERVER_ERROR, format!("the status can't be written: {fault}"))
         }
     }
+}
+
+/// The channels through which nothing has been delivered for some time.
+fn undelivered(api: &Api) -> Vec<String> {
+    api.recording.get().map(|recording| recording.deliveries.warnings()).unwrap_or_default()
 }
 
 pub(super) async fn status_of(api: Api, request: Request) -> Response {
@@ -93,8 +98,7 @@ pub(super) async fn health(api: Api, _: Request) -> Response {
     let mut config_warnings = api.active.borrow().warnings.as_ref().clone();
     config_warnings.extend(api.services.warnings());
     config_warnings.extend(api.fleet.borrow().warning());
-    let recording = api.recording.get();
-    config_warnings.extend(recording.into_iter().flat_map(|recording| recording.deliveries.warnings()));
+    config_warnings.extend(undelivered(&api));
     let state = api.services.state_error();
     let answer =
         json(code, &Health { status: status.to_owned(), error, state, store: None, config_warnings });

@@ -2,6 +2,7 @@
 //! services it takes milliseconds to render.
 
 use bytes::Bytes;
+use evenkeel_common::wire::StatusReport;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
@@ -19,8 +20,13 @@ struct Answer {
 }
 
 impl StatusAnswers {
-    /// Returns the report as JSON. Fails if it can't be serialized.
-    pub(super) fn get(&self, services: &Services, now: Timestamp) -> Result<Bytes, serde_json::Error> {
+    /// Returns the report as JSON. Fails if it can't be serialized. `undelivered`: channels that deliver nothing.
+    pub(super) fn get(
+        &self,
+        services: &Services,
+        undelivered: Vec<String>,
+        now: Timestamp,
+    ) -> Result<Bytes, serde_json::Error> {
         let mut last = self.0.lock();
         let second = services.uptime_seconds();
         if let Some(last) = last.as_ref().filter(|last| last.second == second && !last.seen.has_changed()) {
@@ -28,15 +34,19 @@ impl StatusAnswers {
         }
         // Before the services are read: what changes meanwhile is rendered again.
         let seen = services.seen();
-        let body = Bytes::from(render(services, now)?);
+        let body = Bytes::from(render(services, undelivered, now)?);
         *last = Some(Answer { second, seen, body: body.clone() });
         Ok(body)
     }
 }
 
 /// Serializes one record after the other: all of them take several times the memory of their text.
-fn render(services: &Services, now: Timestamp) -> Result<Vec<u8>, serde_json::Error> {
-    let mut body = serde_json::to_vec(&services.head())?;
+fn render(
+    services: &Services,
+    undelivered: Vec<String>,
+    now: Timestamp,
+) -> Result<Vec<u8>, serde_json::Error> {
+    let mut body = serde_json::to_vec(&StatusReport { undelivered, ..services.head() })?;
     debug_assert!(body.ends_with(b"\"services\":[]}"), "the records are the last field");
     body.truncate(body.len() - b"]}".len());
     for (n, record) in services.records(now).enumerate() {
@@ -55,7 +65,6 @@ mod tests {
     use std::time::Duration;
 
     use evenkeel_common::clock::Uptime;
-    use evenkeel_common::wire::StatusReport;
     use tokio::sync::{mpsc, watch};
 
     use super::*;
@@ -75,7 +84,8 @@ mod tests {
         let uptime = Uptime::by(|| Duration::from_secs(SECONDS.load(Ordering::Relaxed)));
         let services = Services::new(polls, dependencies, uptime);
         let answers = StatusAnswers::default();
-        let get = || answers.get(&services, Timestamp::UNIX_EPOCH).unwrap();
+        let undelivered = || vec!["notifications.ntfy: no".to_owned()];
+        let get = || answers.get(&services, undelivered(), Timestamp::UNIX_EPOCH).unwrap();
 
         let mut last = get();
         assert_eq!(get().as_ptr(), last.as_ptr(), "one response in memory");
@@ -96,5 +106,6 @@ mod tests {
         let report: StatusReport = serde_json::from_slice(&last).unwrap();
         assert_eq!((report.poll_count, report.engine_error.as_deref()), (1, Some("gone")));
         assert_eq!(report.uptime_seconds, 1);
+        assert_eq!(report.undelivered, undelivered());
     }
 }

@@ -230,7 +230,7 @@ impl Services {
         StatusReport { services: self.records(now).collect(), ..self.head() }
     }
 
-    /// Returns the report without the services' records.
+    /// Returns the report without the services' records, and without what is not known here: undelivered notifications.
     pub fn head(&self) -> StatusReport {
         let state = self.dependencies.poll_state.borrow().clone();
         StatusReport {
@@ -241,6 +241,7 @@ impl Services {
             services: Vec::new(),
             engine_error: self.engine_error(),
             left_out: self.left_out(),
+            undelivered: Vec::new(),
         }
     }
 

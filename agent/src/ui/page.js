@@ -7,7 +7,7 @@ const STATUSES = {
   degraded: { glyph: "↻", look: "is-warn", works: true, hint: "The healer is attempting recovery" },
   unhealthy: { glyph: "▲", look: "is-warn", needs: true, hint: "Unhealthy, and no recovery is in progress" },
   not_found: { glyph: "?", look: "is-warn", needs: true, hint: "The local image was not found; nothing is deployed until a new one is pushed" },
-  blocked: { glyph: "⊘", look: "is-bad", needs: true, hint: "The new image failed and was rolled back; updated when another image is pushed" },
+  blocked: { glyph: "⊘", look: "is-bad", needs: true, hint: "An image is blocked; updated when another one is pushed" },
   errored: { glyph: "✕", look: "is-bad", needs: true, hint: "The last check failed; the next check retries" },
   exhausted: { glyph: "‼", look: "is-worst", needs: true, hint: "Restarts did not help, and the healer has given up; fix the cause, then unblock" },
   not_watched: { glyph: "✕", look: "is-bad", needs: true, hint: "Its configuration has an error; correct the file and reload it" },
@@ -378,8 +378,8 @@ function provenItem(name) {
       setVisible(gone, Boolean(one.left_at));
       if (one.left_at) setTime(left, one.left_at);
       setText(disk, one.on_disk ? "" : ", not on this machine's disk");
-      setVisible(back, Boolean(one.left_at));
-      setVisible(withData, Boolean(one.left_at && one.data));
+      setVisible(back, !one.runs);
+      setVisible(withData, Boolean(!one.runs && one.data));
     },
   };
 }
@@ -453,8 +453,13 @@ function makeRow(name) {
     return node;
   };
   const path = encodeURIComponent(name);
-  const trigger = button("Trigger", "Look for a new image now, and deploy it if there is one", (node) =>
-    act(node, `/trigger/${path}`, name));
+  const trigger = button("Trigger", "Look for a new image now, and deploy it if there is one", async (node) => {
+    const { gate, image, clear } = record.waiting ?? {};
+    const passes = PASSED_BY_TRIGGER.includes(gate) || clear === `POST /trigger/${name}`;
+    const sure = !passes || await confirmDialog(`Trigger ${legible(name)}?`,
+      `Its images are looked for now. This also deploys the update of ${legible(image)} that is held back (gate ${legible(gate)}).`, "Trigger");
+    if (sure) act(node, `/trigger/${path}`, name);
+  });
   const first = () => (trigger.hidden ? redeploy : trigger);
   const redeploy = button("Redeploy", "Pull and recreate all containers", async (node) => {
     const { gate } = record.waiting ?? {};
@@ -520,8 +525,9 @@ function makeRow(name) {
       if (s.exhausted) lines.push(`Given up after ${count(s.restart_failures, "failed restart")}: an operator must act.`);
       else if (s.degraded && s.restart_failures) lines.push(`${count(s.restart_failures, "restart")} so far did not help.`);
       else if (s.status === "unhealthy") lines.push(unwell(s));
+      else if (isDown(s)) lines.push(`The service is down. ${unwell(s)}`);
       if (s.errored) lines.push(s.errored);
-      if (s.blocked) lines.push(`Blocked after a rollback${s.failed_update ? `: ${s.failed_update.reason}` : blame(name)}`);
+      if (s.blocked) lines.push(blockedText(s));
       else if (s.not_found) lines.push("The image does not exist on this machine. Waiting for a new one:");
       if (s.way_back === "at_risk") lines.push(`A rollback would fail now: ${s.way_back_reason ?? "no reason given"}`);
       setVisible(note, lines.length > 0);
@@ -583,6 +589,16 @@ function unwell(s) {
   return `${s.unhealthy_reason ?? "Its containers are unhealthy"}.${s.auto_heal ? "" : " Auto heal is off, so nothing restarts it."}`;
 }
 
+// Whether its containers fail, while its status is about an image or a check.
+const isDown = (s) => ["blocked", "errored", "not_found"].includes(s.status) && s.healthy === false && !s.deploy;
+
+// Why an image is blocked, and what became of its service.
+function blockedText({ name, failed_update: failed }) {
+  if (!failed) return `Blocked after a rollback${blame(name)}`;
+  if (failed.by_hand) return "Blocked: an earlier image was put back by hand.";
+  return `${failed.rolled_back ? "Blocked after a rollback" : "The rollback failed, and nothing more is tried"}: ${failed.reason}`;
+}
+
 // The reason of a service's last failed deployment.
 function blame(name) {
   const entry = events.find((e) => e.service === name && e.event === "rolled_back");
@@ -591,6 +607,8 @@ function blame(name) {
 
 // --- actions -----------------------------------------------------------------------------------------------------
 
+// Gates that a trigger passes.
+const PASSED_BY_TRIGGER = ["approval", "min_age", "window", "project"];
 // Gates that a redeployment does not pass.
 const KEPT_BY = ["blocked", "signature", "snapshot"];
 

@@ -174,10 +174,13 @@ pub struct ProvenRecord {
     /// When it was proven last.
     #[schemars(with = "String")]
     pub proven_at: Timestamp,
-    /// When it was left for another one; absent while it runs.
+    /// When it was left for another one that was proven; absent for the one that was proven last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub left_at: Option<Timestamp>,
+    /// Whether it runs now. The one that was proven last does not if somebody has put another one in its place. Absent if not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub runs: bool,
     /// Whether it is on this machine's disk. One that is not is pulled by its digest.
     pub on_disk: bool,
     /// Its version, according to its label.

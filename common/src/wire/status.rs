@@ -170,6 +170,9 @@ pub struct FailedUpdate {
     pub output: String,
     /// Whether the images that ran before were restored and passed their own probation.
     pub rolled_back: bool,
+    /// It did not fail: a person went back to an earlier image. Absent otherwise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_hand: bool,
 }
 
 /// A configured service that is not watched because its configuration has a fault.
@@ -500,6 +503,10 @@ pub struct StatusReport {
     /// Services that are not watched because their configuration has a fault.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOutService>,
+    /// Notification channels through which nothing has been delivered for ten minutes, with since when and why; absent if there
+    /// are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub undelivered: Vec<String>,
     /// One record per watched service.
     pub services: Vec<ServiceStatus>,
 }

@@ -71,6 +71,13 @@ fn a_waiting_update_shows_its_reason_and_can_be_approved() {
     );
     assert_eq!(browser.value(&format!("document.querySelector('{approve}').hidden")), true);
     assert!(browser.text("#rows .is-waiting").contains("lifts"));
+    // A trigger passes it, and so asks first.
+    browser.click("#rows .actions .button:nth-child(1)");
+    browser.wait("the dialog", "document.querySelector('dialog').open");
+    assert!(browser.text("#dialog-text").contains("gate min_age"));
+    browser.click("#dialog-no");
+    browser.wait("the dialog to close", "!document.querySelector('dialog').open");
+    assert!(!stub.requests().contains(&"POST /trigger/shop".to_owned()));
     show(service("shop", "ok"));
     browser.wait("the note to disappear", "document.querySelector('#rows .is-waiting').hidden");
 }
@@ -107,6 +114,40 @@ fn the_row_shows_a_newer_tag_a_rollback_at_risk_and_a_failure_elsewhere() {
         "document.querySelector('#rows .is-waiting').hidden && document.querySelector('#rows .note').hidden",
     );
     assert_eq!(browser.text("#rows .fold:nth-child(2)"), "Images 1");
+}
+
+#[test]
+fn a_service_that_is_down_and_a_rollback_that_failed_are_told() {
+    let stub = StubServer::agent();
+    let show = |status: &str, more: &serde_json::Value| {
+        stub.status(&json!({ "uptime_seconds": 5, "services": [with(service("shop", status), more)] }));
+    };
+    let failed = |rolled_back: bool, by_hand: bool| {
+        json!({ "at": ago(60), "image": "shop:latest", "reason": "container shop-1 exited with code 3",
+            "rolled_back": rolled_back, "by_hand": by_hand })
+    };
+    let blocked = |healthy: bool, failed: serde_json::Value| json!({ "blocked": NEW, "healthy": healthy, "failed_update": failed, "unhealthy_reason": "shop-1 is unhealthy" });
+    show("blocked", &blocked(false, failed(false, false)));
+    let browser = Browser::start();
+    browser.open(&stub.url());
+    let note = "document.querySelector('#rows .note:not(.is-waiting)')?.textContent";
+    let wait = |part: &str| browser.wait(part, &format!("{note}?.includes({})", json!(part)));
+    wait("The rollback failed, and nothing more is tried: container shop-1 exited with code 3");
+    wait("The service is down. shop-1 is unhealthy.");
+    show("blocked", &blocked(true, failed(true, false)));
+    wait("Blocked after a rollback: container shop-1 exited with code 3");
+    assert!(!browser.text("#rows .note:not(.is-waiting)").contains("down"));
+    show("blocked", &blocked(true, failed(true, true)));
+    wait("Blocked: an earlier image was put back by hand.");
+    for (status, more) in
+        [("errored", json!({ "errored": "401" })), ("not_found", json!({ "not_found": NEW }))]
+    {
+        show(status, &with(more, &json!({ "healthy": false, "unhealthy_reason": "shop-1 is unhealthy" })));
+        wait("The service is down. shop-1 is unhealthy.");
+        show("ok", &json!({}));
+        browser
+            .wait("the note to disappear", "document.querySelector('#rows .note:not(.is-waiting)').hidden");
+    }
 }
 
 #[test]
@@ -195,7 +236,7 @@ fn the_history_lists_what_was_proven_and_an_operator_goes_back() {
     let proven = |digest: &str, version: &str, left: bool| {
         let mut record = json!({
             "image": "shop:latest", "digest": digest, "id": "sha256:id", "proven_at": ago(3600), "on_disk": left,
-            "version": version,
+            "version": version, "runs": !left,
         });
         if left {
             record["left_at"] = json!(ago(60));
@@ -204,7 +245,8 @@ fn the_history_lists_what_was_proven_and_an_operator_goes_back() {
         record
     };
     let old = NEW.replace('b', "c");
-    let list = json!([proven(NEW, "2.0", false), proven(&old, "<b>1.9</b>", true)]);
+    let replaced = with(proven(&NEW.replace('b', "d"), "1.8", false), &json!({ "runs": false }));
+    let list = json!([proven(NEW, "2.0", false), proven(&old, "<b>1.9</b>", true), replaced]);
     stub.answer("GET /history/shop", 200, &list);
     let reply = json!({ "status": "rolling_back", "service": "shop", "to": old });
     stub.answer("POST /rollback/shop", 200, &reply);
@@ -212,11 +254,12 @@ fn the_history_lists_what_was_proven_and_an_operator_goes_back() {
     browser.open(&stub.url());
     browser.wait("the row", "document.querySelector('#rows .fold:nth-child(5)') !== null");
     browser.click("#rows .fold:nth-child(5)");
-    browser.wait("the images", "document.querySelectorAll('#rows .history > li').length === 2");
+    browser.wait("the images", "document.querySelectorAll('#rows .history > li').length === 3");
     let text = browser.text("#rows .history");
     assert!(text.contains("<b>1.9</b>") && text.contains("not on this machine's disk"), "{text}");
     let hidden = "[...document.querySelectorAll('#rows .history .button')].map((button) => button.hidden)";
-    assert_eq!(browser.value(hidden), json!([true, true, false, false]), "what runs is no way back");
+    let expected = json!([true, true, false, false, false, true]);
+    assert_eq!(browser.value(hidden), expected, "what runs is no way back");
     let kept = browser.text("#rows .snapshots");
     for part in
         ["db_<i>data</i>", "312 MiB", "copied before the update to shop:latest", "/srv/.up-two, /state/two"]

@@ -273,7 +273,7 @@ api   errored  sha256:aaaaaaaaaaaa  never    registry localhost:5000: connection
 api: errored
   what  registry localhost:5000: connection refused
   runs  web:1 sha256:aaaaaaaaaaaa
-  do    fix the cause; to check again now: evenkeel trigger api
+  do    fix the cause; to check again now: evenkeel trigger api --no-pass
 ";
     let coloured = plain
         .replace("NAME  STATUS   DIGEST               CHECKED  REMARK", "<faint>NAME</>  <faint>STATUS</>   <faint>DIGEST</>               <faint>CHECKED</>  <faint>REMARK</>")
@@ -310,7 +310,7 @@ fn status_tells_at_80_columns_what_happened_since_when_why_what_runs_and_what_to
         "  runs  web:1 sha256:aaaaaaaaaaaa; shop-web-1: Up 2 hours (healthy)",
         "        or try this one again: evenkeel unblock shop",
         "  do    look: docker logs --tail 50 shop-web-1",
-        "        then restore the last proven image: evenkeel trigger pay",
+        "        then restore the last proven image: evenkeel trigger pay --no-pass",
         "        fix the cause, then: evenkeel unblock heal",
         "not watched: blog",
     ] {

@@ -8,7 +8,6 @@ use super::{handover, snapshot};
 use crate::config::ServiceConfig;
 use crate::model::image::digests_in;
 use crate::model::probe::{Answer, Probe};
-use crate::model::text::shell_word;
 use crate::model::{Container, Difference, Reference, State};
 use crate::service::wording;
 
@@ -37,18 +36,21 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
     found
 }
 
+/// A compose command of a person for the project as it was started, or for these services of it.
+fn compose(facts: &Facts<'_>, task: &str, services: &[&str]) -> Option<String> {
+    let containers: Vec<Container> = facts.containers.iter().map(|one| one.container.clone()).collect();
+    let project = facts.config.project()?.as_started_by(&containers);
+    Some(wording::compose_command(&project, task, services))
+}
+
 fn nothing_runs(facts: &Facts<'_>) -> Option<Finding> {
     let config = facts.config;
     let ended_well = |one: &Running| one.container.state == State::Exited && one.container.exit_code == 0;
     if live(facts).next().is_some() || facts.containers.iter().any(ended_well) || config.auto_start {
         return None;
     }
-    let remedy = match (config.project(), &config.container_name) {
-        (Some(project), _) => {
-            let file = |file: &PathBuf| format!("-f {}", shell_word(&file.display().to_string()));
-            let files: Vec<String> = project.files.iter().map(file).collect();
-            format!("start it: `docker compose -p {} {} up -d`", shell_word(&project.name), files.join(" "))
-        }
+    let remedy = match (compose(facts, "up -d", &[]), &config.container_name) {
+        (Some(command), _) => format!("start it: `{command}`"),
         (None, Some(name)) => format!("start it: `docker start {name}`, or correct container_name"),
         (None, None) => return None,
     };
@@ -213,20 +215,19 @@ fn files(facts: &Facts<'_>) -> Vec<Finding> {
 
 fn rendered(facts: &Facts<'_>) -> Option<Finding> {
     let Some(Err(error)) = &facts.model else { return None };
-    let project = facts.config.project()?;
-    let file = shell_word(&project.files.first()?.display().to_string());
+    let command = compose(facts, "config", &[])?;
     let words = Words {
         what: format!("its compose files can't be used: {error}"),
         why: "the service can't be updated or started",
-        remedy: format!("see `docker compose -f {file} config`"),
+        remedy: format!("see `{command}`"),
     };
     Some(words.error(AREA, facts.config.name.as_str()))
 }
 
 /// Finds definitions that differ from what runs, with the comparison that holds updates.
 fn differences(facts: &Facts<'_>) -> Vec<Finding> {
-    let project = facts.config.project().map(|project| project.name).unwrap_or_default();
     let finding = |difference: &Difference| {
+        let command = |task: &str| compose(facts, task, &[&difference.service]).unwrap_or_default();
         let words = Words {
             what: if difference.is_of_providers() {
                 format!("compose sets something that the files don't contain: {difference}")
@@ -238,27 +239,26 @@ fn differences(facts: &Facts<'_>) -> Vec<Finding> {
                 wording::add_networks(std::slice::from_ref(difference))
             } else if difference.is_of_providers() {
                 format!(
-                    "update it with `docker compose -p {project} … pull {0} && docker compose -p {project} … up -d {0}`: an \
-                     update brings up no dependencies, and so runs no provider",
-                    difference.service
+                    "update it with `{} && {}`: an update brings up no dependencies, and so runs no provider",
+                    command("pull"),
+                    command("up -d")
                 )
             } else if difference.is_of_settings() {
                 wording::keep_or_drop(
-                    &format!("docker compose -p {project} … up -d {}", difference.service),
+                    &command("up -d"),
                     &format!("`evenkeel redeploy {}`", facts.config.name),
                 )
             } else if let Some(advice) = wording::write_down(std::slice::from_ref(difference)) {
                 format!(
-                    "{advice}. If the files were edited, apply them with `docker compose -p {project} … up -d \
-                     --force-recreate {}`, or undo the edit",
-                    difference.service
+                    "{advice}. If the files were edited, apply them with `{}`, or undo the edit",
+                    command("up -d --force-recreate")
                 )
             } else {
                 format!(
-                    "apply the files with `docker compose -p {project} … up -d --force-recreate {0}` or `evenkeel redeploy \
-                     {1}`, or undo the edit; if a path or a variable differs only for the agent, write it into the files or an \
-                     env file",
-                    difference.service, facts.config.name
+                    "apply the files with `{}` or `evenkeel redeploy {}`, or undo the edit; if a path or a variable differs \
+                     only for the agent, write it into the files or an env file",
+                    command("up -d --force-recreate"),
+                    facts.config.name
                 )
             },
         };

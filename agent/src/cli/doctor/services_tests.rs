@@ -15,7 +15,7 @@ use super::*;
 use crate::config::Config;
 use crate::model::ComposeError;
 use crate::model::image_config::ImageConfig;
-use crate::model::{HealthTiming, ImageId, Manager};
+use crate::model::{HealthTiming, ImageId, Manager, Origin};
 use crate::ports::Image;
 
 const DIGEST: &str = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -265,6 +265,35 @@ fn what_an_update_would_change_beyond_the_image_is_reported() {
 fn files_that_compose_rejects_are_reported() {
     let broken = |stage: &mut Stage| stage.model = "services.web.ports must be a list".into();
     assert_found(broken, Error, "ports must be a list", "compose.yml config`");
+}
+
+#[test]
+fn the_commands_start_the_project_with_its_own_folder_and_variables() {
+    let from = |stage: &mut Stage| {
+        stage.container.origin =
+            Origin { folder: Some("/srv/elsewhere".into()), env_files: vec!["/srv/prod.env".into()] };
+    };
+    let with = |task: &str| {
+        format!("compose.yml --project-directory /srv/elsewhere --env-file /srv/prod.env {task}`")
+    };
+    let stopped = |stage: &mut Stage| {
+        from(stage);
+        stage.container.state = State::Exited;
+        stage.container.exit_code = 1;
+    };
+    assert_found(stopped, Warning, "none of its containers is running", &with("up -d"));
+    let broken = |stage: &mut Stage| {
+        from(stage);
+        stage.model = "services.web.ports must be a list".into();
+    };
+    assert_found(broken, Error, "ports must be a list", &with("config"));
+    let edited = |stage: &mut Stage| {
+        from(stage);
+        let what = vec!["volume /data".to_owned()];
+        let (unset, connected) = (Vec::new(), Vec::new());
+        stage.differences = vec![Difference { service: "web".to_owned(), what, unset, connected }];
+    };
+    assert_found(edited, Error, "no longer define", &with("up -d --force-recreate web"));
 }
 
 #[test]

@@ -259,7 +259,6 @@ impl Service {
     /// Applies a manual trigger to the digests that its check found, and to nothing that is pushed later. It stays in effect
     /// until the update begins, even if a gate that a trigger does not bypass delays that.
     pub(in crate::service) fn note_trigger(&mut self, observation: &Observation, now: Timestamp) {
-        self.try_postponed(now);
         // With `ask_on`, only a person's approval says that the differences were read.
         let is_approval =
             self.config.update.as_ref().is_some_and(|update| update.approve && update.ask_on.is_empty());

@@ -140,12 +140,18 @@ impl Service {
         let observation = self.without_left_behind(observation);
         self.follow_definition(&observation);
         self.follow_tag(&observation, now);
-        self.detect_manual_changes(&observation, is_manual || self.checks.wants_redeploy(), now);
+        // Neither a check that passes no gate nor a way back asks for the registry's digest.
+        let is_asked_for = (is_manual && self.checks.passes_gates())
+            || (self.checks.wants_redeploy() && self.going_back.is_none());
+        self.detect_manual_changes(&observation, is_asked_for, now);
         self.note_found(&observation, now);
         self.follow_failed_tags(&observation);
         self.follow_postponed(&observation);
         self.forget_unconfigured(now);
         self.forget_permits(now);
+        if is_manual {
+            self.try_postponed(now);
+        }
         if is_manual && self.checks.passes_gates() {
             self.note_trigger(&observation, now);
         }
@@ -397,8 +403,7 @@ impl Service {
         if is_manual && self.wanted.is_none() && faults.is_empty() {
             let has_blocked = self.durable.images.blocked().next().is_some();
             let has_not_found = self.durable.images.not_found().next().is_some();
-            let postponed = || self.next_attempt(now).map(wording::postponed);
-            let waits = undeployable.or_else(|| self.waits(now)).or_else(postponed);
+            let waits = undeployable.or_else(|| self.waits(now));
             self.emit(Event::Checked { has_blocked, has_not_found, waits }, now);
         }
     }

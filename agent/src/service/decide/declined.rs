@@ -9,12 +9,12 @@ use crate::service::observation::{ImageView, LocalImage, Observation};
 use crate::service::{Service, compare, gates};
 
 impl Service {
-    /// Records digests that operators have replaced, and drops records that no longer apply. `is_manual`: an operator
-    /// requested the registry's digest.
+    /// Records digests that operators have replaced, and drops records that no longer apply. `is_asked_for`: an
+    /// operator requested the registry's digest.
     pub(in crate::service) fn detect_manual_changes(
         &mut self,
         observation: &Observation,
-        is_manual: bool,
+        is_asked_for: bool,
         now: Timestamp,
     ) {
         let is_in_swarm = observation.swarm.is_some();
@@ -28,7 +28,7 @@ impl Service {
                 // Whoever has started it, it is no longer only pulled.
                 memory.pulled = None;
             }
-            if runs || is_manual || memory.declined.as_ref() != Some(remote) {
+            if runs || is_asked_for || memory.declined.as_ref() != Some(remote) {
                 memory.declined = None;
             }
             // It ran while the registry had it, the registry still has it, but the service was set to another one.
@@ -42,7 +42,7 @@ impl Service {
                 continue;
             }
             memory.published = None;
-            if !is_manual && memory.blocked.as_ref() != Some(remote) {
+            if !is_asked_for && memory.blocked.as_ref() != Some(remote) {
                 if !is_in_swarm {
                     // What was put back was proven before. A probation that was interrupted says nothing against it.
                     if view.running.iter().any(|local| memory.is_unproven(&local.id)) {

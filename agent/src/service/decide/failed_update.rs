@@ -3,9 +3,10 @@
 use evenkeel_common::wire::FailedUpdate;
 use jiff::Timestamp;
 
+use crate::model::image::Digest;
 use crate::model::text;
 use crate::service::event::{Event, FailedDeployment, GoBackEnd, GoBackResult, RollbackFailed};
-use crate::service::rollout::plan::ImageChange;
+use crate::service::rollout::plan::{GoBackReason, ImageChange};
 use crate::service::{Service, wording};
 
 /// How much of the output is kept in bytes; the end is kept.
@@ -35,6 +36,7 @@ impl Service {
                     container: None,
                     output: String::new(),
                     rolled_back: true,
+                    by_hand: back.why == GoBackReason::ByHand,
                 }));
             }
             Event::RollbackRetried => {
@@ -61,6 +63,7 @@ impl Service {
             container: None,
             output: String::new(),
             rolled_back: true,
+            by_hand: false,
         }));
     }
 
@@ -81,6 +84,15 @@ impl Service {
         let matters = durable.rollback_failed || durable.images.blocked().next().is_some();
         durable.failed_update.as_deref().filter(|_| matters)
     }
+
+    /// Why a blocked digest is not deployed.
+    pub(in crate::service) fn why_blocked(&self, image: &str, digest: &Digest) -> String {
+        let is_of = |failed: &&FailedUpdate| failed.image.split(", ").any(|name| name == image);
+        match self.failed_update().filter(|failed| failed.by_hand).filter(is_of) {
+            Some(left) => wording::left_by_hand(digest, left.at),
+            None => wording::blocked(digest),
+        }
+    }
 }
 
 fn of(failed: &FailedDeployment, reason: String, rolled_back: bool, now: Timestamp) -> FailedUpdate {
@@ -92,5 +104,6 @@ fn of(failed: &FailedDeployment, reason: String, rolled_back: bool, now: Timesta
         container: Some(failed.failure.container.clone()).filter(|name| !name.is_empty()),
         output: text::tail(&failed.output, MAX_OUTPUT).to_owned(),
         rolled_back,
+        by_hand: false,
     }
 }

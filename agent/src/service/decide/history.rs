@@ -123,6 +123,7 @@ impl Service {
                     && !is_same(one)
                     && !memory.is_blocked(&one.digest)
                     && !memory.failed_before(&one.digest)
+                    && memory.declined.as_ref() != Some(&one.digest)
             };
             let one = history.iter().rev().find(is_other)?;
             // What runs without having been proven came last. A job that has finished does not run.
@@ -169,6 +170,13 @@ impl Service {
             chosen.push(earlier(image, one));
         }
         Ok(chosen)
+    }
+
+    /// Whether an image of the history runs, under whatever digest.
+    pub fn runs_proven(&self, configured: &str, proven: &ProvenImage) -> bool {
+        let image = self.config.images.iter().find(|image| image.configured == configured);
+        self.running_digest(configured).as_ref() == Some(&proven.digest)
+            || image.is_some_and(|image| self.live_containers(image).any(|c| c.image == proven.id))
     }
 
     /// The digest of a configured image that runs, if it is known.

@@ -18,7 +18,9 @@ impl Service {
         let configured = self.config.images.iter().map(|image| &image.configured);
         let blocked =
             configured.filter_map(|image| Some((image, self.durable.images.get(image).blocked.as_ref()?)));
-        blocked.map(|(image, digest)| kept(image, digest, "blocked", wording::blocked(digest))).collect()
+        blocked
+            .map(|(image, digest)| kept(image, digest, "blocked", self.why_blocked(image, digest)))
+            .collect()
     }
 
     /// The images that the deployment about to begin keeps; empty unless it is a redeployment.
@@ -34,7 +36,8 @@ impl Service {
                 let own = memory.blocked.as_ref();
                 let digest = view.remote.as_ref().or(own)?;
                 let is_own = view.remote.is_none() || memory.is_blocked(digest);
-                let why = if is_own { wording::blocked(digest) } else { wording::blocked_elsewhere(digest) };
+                let why =
+                    if is_own { self.why_blocked(image, digest) } else { wording::blocked_elsewhere(digest) };
                 Some(kept(image, digest, "blocked", why))
             }
             Comparison::Unsigned => {

@@ -87,7 +87,7 @@ impl Service {
         let Some((seen, own)) = own else {
             return Some(Unsigned::Elsewhere {
                 why: wording::not_checked_yet(name, digest),
-                clear: format!("POST /trigger/{name}"),
+                clear: format!("POST /trigger/{name}?pass=false"),
             });
         };
         let (why, clear) = match seen.unsigned.get(&own.configured) {

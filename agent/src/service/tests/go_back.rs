@@ -151,11 +151,14 @@ fn a_person_goes_back_to_what_was_proven_before_and_what_is_left_is_blocked() {
     assert_eq!(scenario.blocked_digest(), Some(&digest('2')));
     assert_eq!(scenario.history_shown(), [('1', false), ('2', true)]);
     let record = scenario.record();
-    assert_eq!(record.failed_update.expect("the reason is shown").reason, "rolled back by hand");
+    let left = record.failed_update.expect("the reason is shown");
+    assert_eq!((left.reason.as_str(), left.by_hand), ("rolled back by hand", true));
     assert_eq!(record.rollbacks_total, 1);
     // The next poll does not bring it back.
     scenario.later(60).check(seen('2', '1'));
     assert_eq!(scenario.act(), None);
+    let answer = scenario.why().answer;
+    assert!(answer.contains("was left by hand at ") && !answer.contains("failed"), "{answer}");
     // One that is newer is deployed.
     scenario.check(seen('3', '1'));
     assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));
@@ -183,6 +186,37 @@ fn put_back() -> Scenario {
 }
 
 #[test]
+fn what_a_person_has_left_stays_declined_after_a_check_that_passes_no_gate() {
+    for (ask, is_declined) in [(ServiceRequest::CheckGated, true), (ServiceRequest::Check, false)] {
+        let mut scenario = put_back();
+        let (reply, _) = scenario.service.handle_request(ask.clone(), scenario.now);
+        assert_eq!(reply, ServiceReply::Accepted);
+        // The check begins, and ends.
+        scenario.act();
+        let generation = scenario.service.generation;
+        scenario.input(Input::Checked { generation, is_manual: true, result: Ok(seen('2', '1')) });
+        let declined = scenario.service.durable().images.get(IMAGE).declined.clone();
+        assert_eq!(declined.is_some(), is_declined, "{ask:?}");
+        assert_eq!(scenario.act().is_none(), is_declined, "{ask:?}");
+    }
+}
+
+#[test]
+fn what_a_person_has_left_is_no_way_back_and_stays_declined_after_one() {
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2'), ('2', '3')]);
+    // Image 2 was put back by hand.
+    scenario.later(60).check(seen('3', '2'));
+    assert_eq!(scenario.act(), None);
+    assert_eq!(scenario.asked_back(None), ServiceReply::RollingBack(digest('1')));
+    scenario.later(5).check(seen('3', '2')).deploys('1');
+    assert_eq!(scenario.blocked_digest(), Some(&digest('2')));
+    scenario.later(60).check(seen('3', '1'));
+    assert_eq!(scenario.act(), None, "the next poll does not bring image 3 back");
+    assert_eq!(scenario.service.durable().images.get(IMAGE).declined, Some(digest('3')));
+}
+
+#[test]
 fn an_image_that_a_person_has_put_back_stays_until_the_registry_has_another_digest() {
     let mut scenario = put_back();
     assert_eq!(scenario.act(), None, "it is not undone");
@@ -200,6 +234,18 @@ fn an_image_that_a_person_has_put_back_stays_until_the_registry_has_another_dige
     scenario.service.handle_request(ServiceRequest::Unblock, scenario.now);
     scenario.later(60).check(seen('2', '1'));
     assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))), "a person asks for it");
+}
+
+#[test]
+fn the_image_that_was_proven_last_does_not_run_if_a_person_has_put_another_one_back() {
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2')]);
+    let runs = |scenario: &Scenario| -> Vec<(Digest, bool)> {
+        let all = scenario.service.history();
+        all.map(|(image, one)| (one.digest.clone(), scenario.service.runs_proven(image, one))).collect()
+    };
+    assert_eq!(runs(&scenario), [(digest('2'), true), (digest('1'), false)]);
+    assert_eq!(runs(&put_back()), [(digest('2'), false), (digest('1'), true)]);
 }
 
 #[test]

@@ -262,6 +262,7 @@ fn a_newer_tag_that_is_passed_over_does_not_hide_a_failed_rollback() {
         container: None,
         output: String::new(),
         rolled_back: false,
+        by_hand: false,
     };
     scenario.service.durable.rollback_failed = true;
     scenario.service.durable.failed_update = Some(Box::new(failed.clone()));

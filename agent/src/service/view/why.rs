@@ -136,8 +136,10 @@ fn blocked(view: &View<'_>) -> Gate {
         return open("blocked", "no digest is blocked");
     };
     let failed = view.record.failed_update.as_ref();
-    let because = failed.map(|failed| wording::failed_because(&failed.reason, failed.at)).unwrap_or_default();
-    let why = format!("{image}: {}{because}", wording::blocked(digest));
+    let because = failed.filter(|failed| !failed.by_hand);
+    let because =
+        because.map(|failed| wording::failed_because(&failed.reason, failed.at)).unwrap_or_default();
+    let why = format!("{image}: {}{because}", view.service.why_blocked(image, digest));
     let output = failed.map(|failed| failed.output.clone()).filter(|output| !output.is_empty());
     let gate = Gate { output, ..held("blocked", why) };
     cleared_by(format!("POST /unblock/{}", view.record.name), gate)
@@ -167,7 +169,7 @@ fn fault(view: &View<'_>) -> Gate {
                 None => (text.clone(), view.record.next_check),
             };
             cleared_by(
-                format!("fix it, then POST /trigger/{}", view.record.name),
+                format!("fix it, then {}", check(view)),
                 Gate { lifts_at: next, ..held("fault", text) },
             )
         }
@@ -175,10 +177,15 @@ fn fault(view: &View<'_>) -> Gate {
     }
 }
 
+/// The request of a check that passes no gate: another image may wait for an approval.
+fn check(view: &View<'_>) -> String {
+    format!("POST /trigger/{}?pass=false", view.record.name)
+}
+
 fn schedule(view: &View<'_>) -> Gate {
     match view.record.next_check {
         Some(at) if at > view.context.now => cleared_by(
-            format!("POST /trigger/{}", view.record.name),
+            check(view),
             Gate { lifts_at: Some(at), ..held(SCHEDULE, format!("the next check is at {}", seconds(at))) },
         ),
         Some(_) => open(SCHEDULE, "a check is due"),

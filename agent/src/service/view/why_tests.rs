@@ -110,7 +110,16 @@ fn an_up_to_date_service_waits_for_the_next_check() {
     );
     let schedule = report.gates.last().unwrap();
     assert_eq!(schedule.lifts_at, Timestamp::from_second(90).ok());
-    assert_eq!(schedule.clear.as_deref(), Some("POST /trigger/web"));
+    assert_eq!(schedule.clear.as_deref(), Some("POST /trigger/web?pass=false"));
+}
+
+#[test]
+fn a_fault_is_checked_again_without_the_approval_of_an_update_that_waits() {
+    let report = report(|service, _| {
+        service.fault = Some(Fault { text: "broken".into(), from_check: false });
+    });
+    let fault = report.gates.iter().find(|gate| gate.gate == "fault").unwrap();
+    assert_eq!(fault.clear.as_deref(), Some("fix it, then POST /trigger/web?pass=false"));
 }
 
 #[test]

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use evenkeel_common::config::expand::is_shown;
 
-use crate::model::Difference;
 use crate::model::definition::{HOME, UNNAMED_VARIABLE};
 use crate::model::text::shell_word;
+use crate::model::{Difference, Project};
 use crate::service::gates::candidate::DefinitionHold;
 
 /// Why an update waits: something other than the image would change with it.
@@ -126,9 +126,13 @@ fn update_by_hand(hold: &DefinitionHold) -> String {
 
 /// The compose command of a person for the services that differ.
 fn command(hold: &DefinitionHold, task: &str) -> String {
-    let project = &hold.project;
     let mut services: Vec<&str> = hold.differences.iter().map(|one| one.service.as_str()).collect();
     services.dedup();
+    compose_command(&hold.project, task, &services)
+}
+
+/// The compose command of a person for these services of a project, or for all if none is named.
+pub(crate) fn compose_command(project: &Project, task: &str, services: &[&str]) -> String {
     let path = |path: &Path| shell_word(&path.display().to_string());
     let mut words = vec!["docker compose -p".to_owned(), shell_word(&project.name)];
     words.extend(project.files.iter().map(|file| format!("-f {}", path(file))));
@@ -145,14 +149,13 @@ fn command(hold: &DefinitionHold, task: &str) -> String {
         words.extend(env_files.into_iter().map(|file| format!("--env-file {}", path(file))));
     }
     words.push(task.to_owned());
-    words.extend(services.into_iter().map(shell_word));
+    words.extend(services.iter().map(|service| shell_word(service)));
     words.join(" ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Project;
 
     #[test]
     fn a_variable_that_is_not_set_here_is_no_reason_to_redeploy_without_it() {

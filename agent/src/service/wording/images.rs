@@ -42,6 +42,14 @@ pub(in crate::service) fn blocked(digest: &Digest) -> String {
     format!("{digest} failed here and is blocked until the registry has another digest")
 }
 
+/// Why a digest that a person went back from is not deployed.
+pub(in crate::service) fn left_by_hand(digest: &Digest, at: Timestamp) -> String {
+    format!(
+        "{digest} was left by hand at {}, and is blocked until the registry has another digest",
+        seconds(at)
+    )
+}
+
 /// The end of a sentence about a failed digest: the reason, and when it failed.
 pub(in crate::service) fn failed_because(reason: &str, at: Timestamp) -> String {
     format!("; it failed at {}: {reason}", seconds(at))

@@ -32,13 +32,15 @@ pub(super) use crate::service::wording::container::{
     STOPPED_BY_HAND, interference, managed, note, probe_names_no_service, probed, rejection, trouble,
     unhealthy_reason, with_remedy,
 };
-pub(crate) use crate::service::wording::definition::{add_networks, keep_or_drop, write_down};
+pub(crate) use crate::service::wording::definition::{
+    add_networks, compose_command, keep_or_drop, write_down,
+};
 pub(super) use crate::service::wording::definition::{
     definition_cleared_by, definition_differs, unreadable_definition,
 };
 pub(super) use crate::service::wording::images::{
-    blocked, blocked_elsewhere, declined, failed_because, held_elsewhere, not_checked_yet, played_back,
-    rollback_risks, tag_declined, tag_taken, unsigned, unsigned_elsewhere,
+    blocked, blocked_elsewhere, declined, failed_because, held_elsewhere, left_by_hand, not_checked_yet,
+    played_back, rollback_risks, tag_declined, tag_taken, unsigned, unsigned_elsewhere,
 };
 use crate::service::wording::images::{label_change, label_lines, tag_change};
 
@@ -610,11 +612,6 @@ pub(super) fn of_image(image: &str, error: &str) -> String {
 /// Why a newer tag is passed over.
 pub(super) fn lacks_platform(tag: &str, error: &str) -> String {
     format!("tag {tag} has no image for the platform of this machine: {error}")
-}
-
-/// Why an update that has failed does not begin yet.
-pub(super) fn postponed(until: Timestamp) -> String {
-    format!("the last attempt failed; the next attempt is at {}", seconds(until))
 }
 
 /// The placeholder for log lines that can't be read.
