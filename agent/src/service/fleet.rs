@@ -96,10 +96,14 @@ impl FleetView {
     }
 
     /// Whether a warden is asked before an update begins. A store that was away before a restart may be back: until a warden
-    /// has answered, it is asked.
+    /// has answered, it is asked. So is a warden that did not answer a while ago: it may be back, and another machine may be
+    /// trying the digest.
     pub(in crate::service) fn is_asked(&self) -> bool {
-        let is_known_away = self.store_away.is_some() && self.contact > 0;
-        matches!(self.link, Link::Unknown | Link::Present) && !is_known_away
+        match self.link {
+            Link::None => false,
+            Link::Unknown | Link::Present => self.store_away.is_none() || self.contact == 0,
+            Link::Away { .. } => true,
+        }
     }
 
     /// Returns the view after an answer of a warden. `date`: the time by the warden's clock.
