@@ -115,7 +115,7 @@ impl Service {
             Ok(answer) => PermitState::Held(held(&answer, now)),
             Err(FleetError::Unavailable(_) | FleetError::Busy) if may_go_alone => PermitState::Granted,
             Err(FleetError::Unavailable(why)) if ring > 0 => PermitState::Held(FleetHold {
-                why: format!("no warden answers, and this machine is in ring {ring}: {}", line(&why)),
+                why: format!("no warden can be asked ({}), and this machine is in ring {ring}", line(&why)),
                 agent: None,
                 until: now + SignedDuration::from_secs(AWAY_RETRY),
                 // It may last for the whole patience, for which the other images do not wait.

@@ -424,6 +424,9 @@ fn while_no_warden_answers_a_ring_waits_and_known_blocks_hold() {
     ring.at(86_400).check(found('2'));
     assert!(ring.asks_fleet());
     assert!(ring.fleet_answers(unanswered()).begins());
+    let refused = gone(1).without_answer("the warden refuses this agent's token", ring.start);
+    let waiting = scenario(refused).record().waiting.expect("it waits");
+    assert!(waiting.why.contains("(the warden refuses this agent's token)"), "{}", waiting.why);
     let mut known = scenario(FleetView { failed: vec![failed()], ..gone(0) });
     assert!(!known.begins());
     assert_eq!(known.gate().as_deref(), Some("immunity"));
