@@ -268,13 +268,14 @@ impl Collector {
     }
 
     async fn try_ask(&self, asking: &Asking<'_>) -> Result<FleetAnswer, KeepError> {
+        // The leases first: an agent that releases one after a verdict changes them, which the swap below detects.
         let of = lease::name(asking.repository);
+        let names = [of.clone(), verdict::name(asking.repository, asking.digest), DECISIONS.to_owned()];
         let mut guard = None;
         for _ in 0..MAX_ATTEMPTS {
-            // Read the leases first: an agent that releases one after a verdict changes them, which the swap below detects.
-            let leases = self.keep.value(&of).await?;
-            let record = self.keep.value(&verdict::name(asking.repository, asking.digest)).await?;
-            let decisions = self.keep.value(DECISIONS).await?;
+            let mut values = self.keep.values(&names).await?.into_iter();
+            let mut next = || values.next().unwrap_or_default();
+            let (leases, record, decisions) = (next(), next(), next());
             let (expected, leases) = (leases.revision, parse(&leases.value).unwrap_or_default());
             let record = DigestRecord {
                 repository: asking.repository.to_owned(),
@@ -285,8 +286,12 @@ impl Collector {
             let Answered { reply, leases } = self.answer(asking, &decisions, &record, &leases);
             let Some(leases) = leases else { return Ok(reply) };
             if guard.is_none() {
-                guard = Some(self.fleet.lease_lock.lock().await);
-                continue;
+                let Ok(free) = self.fleet.lease_lock.try_lock() else {
+                    // Another request may change the leases meanwhile.
+                    guard = Some(self.fleet.lease_lock.lock().await);
+                    continue;
+                };
+                guard = Some(free);
             }
             if self.replace(&of, expected, bytes(&leases)).await? {
                 return Ok(reply);
