@@ -46,6 +46,9 @@ pub enum Link {
 pub struct FleetView {
     /// The connection to the fleet.
     pub link: Link,
+    /// Why no warden can be asked, while the link is [`Link::Away`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why_away: Option<String>,
     /// Revision of the decisions.
     pub revision: u64,
     /// Freezes; `until` is by this machine's clock.
@@ -96,10 +99,14 @@ impl FleetView {
     }
 
     /// Whether a warden is asked before an update begins. A store that was away before a restart may be back: until a warden
-    /// has answered, it is asked.
+    /// has answered, it is asked. So is a warden that did not answer a while ago: it may be back, and another machine may be
+    /// trying the digest.
     pub(in crate::service) fn is_asked(&self) -> bool {
-        let is_known_away = self.store_away.is_some() && self.contact > 0;
-        matches!(self.link, Link::Unknown | Link::Present) && !is_known_away
+        match self.link {
+            Link::None => false,
+            Link::Unknown | Link::Present => self.store_away.is_none() || self.contact == 0,
+            Link::Away { .. } => true,
+        }
     }
 
     /// Returns the view after an answer of a warden. `date`: the time by the warden's clock.
@@ -109,7 +116,7 @@ impl FleetView {
         let is_storeless = decisions.store.is_some();
         if is_storeless && decisions.revision < self.revision {
             // While its store is unavailable, a warden may know less than what was already received.
-            return Self { link: Link::Present, ..self.clone() };
+            return self.present();
         }
         let FleetDecisions { revision, freezes, failed, seen, verdicts, .. } = decisions;
         let latest = now.checked_add(MAX_FREEZE).unwrap_or(Timestamp::MAX);
@@ -126,7 +133,6 @@ impl FleetView {
             ..failed
         });
         Self {
-            link: Link::Present,
             revision,
             verdicts,
             freezes: freezes.collect(),
@@ -134,8 +140,14 @@ impl FleetView {
             seen: seen.into_iter().take(MAX_DECISIONS).map(|seen| self.seen_at(seen, now)).collect(),
             store_away: self.store_away.filter(|_| is_storeless),
             clock_ahead: ahead.map(|ahead| ahead.as_secs()),
-            ..self.clone()
+            ..self.present()
         }
+    }
+
+    /// Returns the view once a warden answers.
+    #[must_use]
+    pub fn present(&self) -> Self {
+        Self { link: Link::Present, why_away: None, ..self.clone() }
     }
 
     /// Converts a sighting to this machine's clock. A known time is kept if the new one differs only within
@@ -164,6 +176,13 @@ impl FleetView {
         };
         // Sightings are dropped, because the clock may be set before a warden answers again.
         Self { link, seen: Vec::new(), ..self.clone() }
+    }
+
+    /// The same, with the reason: it may be there, and refuse this agent.
+    #[must_use]
+    pub fn without_answer(&self, why: &str, now: Timestamp) -> Self {
+        let view = self.without_warden(now);
+        Self { why_away: (view.link != Link::None).then(|| line(why)), ..view }
     }
 
     /// Returns the view for wardens without fleet decisions: earlier decisions are void.

@@ -45,6 +45,8 @@ const GONE_PAUSE: Duration = Duration::from_hours(1);
 const SAVE_EVERY: Duration = Duration::from_secs(10);
 const SAVE_BURST: u32 = 6;
 const MAX_SAVED: usize = 256 * 1024;
+/// Why no warden can be asked if the push is off because of a fault.
+const DISABLED: &str = "\"push\" in the configuration file has a fault";
 /// A warden that has news more often than this within [`WAIT`] is asked at [`IMPATIENT_PACE`].
 const MAX_NEWS: u32 = 20;
 
@@ -69,6 +71,14 @@ pub struct FleetListener {
     pub record: Record,
     /// What has been stored.
     pub saving: Saving,
+}
+
+/// A time in which no warden could be asked.
+struct Silence {
+    /// When the fleet counts as away.
+    away_at: Instant,
+    /// Why the last request failed.
+    why: String,
 }
 
 /// What has been stored of the view, and what is to be stored later.
@@ -137,7 +147,7 @@ fn configured(known: FleetView, config: &Config, now: Timestamp) -> FleetView {
             FleetView { link, warden, ring: push.ring, patience: push.patience, ..known }
         }
         (None, Some(FleetTerms { ring, patience })) => {
-            FleetView { link, ring, patience, ..known }.without_warden(now)
+            FleetView { link, ring, patience, ..known }.without_answer(DISABLED, now)
         }
         (None, None) => FleetView { contact: known.contact, ..FleetView::default() },
     }
@@ -179,7 +189,7 @@ impl FleetListener {
     /// Polls the wardens until cancelled.
     async fn poll(&self) {
         let (mut backoff, mut is_first) = (Backoff::new(FIRST_PAUSE, LAST_PAUSE), true);
-        let (mut away_at, mut gone_since) = (None, None);
+        let (mut silence, mut gone_since) = (None, None);
         let mut storeless_at: Option<Instant> = None;
         let mut news = (Instant::now(), 0);
         let mut unreadable = None;
@@ -196,9 +206,9 @@ impl FleetListener {
                 None => WAIT,
             };
             let now = || self.clock.now();
-            match self.or_away(away_at, self.fleet.decisions(known, wait)).await {
+            match self.or_away(silence.as_ref(), self.fleet.decisions(known, wait)).await {
                 Ok(response) => {
-                    (away_at, gone_since, unreadable) = (None, None, None);
+                    (silence, gone_since, unreadable) = (None, None, None);
                     backoff.succeeded();
                     let KnownRevisions { revision, verdicts } = known;
                     let is_news =
@@ -220,14 +230,14 @@ impl FleetListener {
                     tokio::time::sleep(if is_early { IMPATIENT_PACE } else { PACE }).await;
                     is_first = false;
                 }
-                Err(FleetError::NoFleet) => {
-                    away_at = None;
+                Err(error @ FleetError::NoFleet) => {
+                    silence = None;
                     let since = *gone_since.get_or_insert_with(now);
                     let known = self.view.borrow().clone();
                     let was_there = matches!(known.link, Link::Present | Link::Away { .. });
                     if was_there && now().duration_since(since) < GONE {
                         // A proxy may send this response for a warden that is down.
-                        self.show(known.without_warden(now())).await;
+                        self.show(known.without_answer(&error.to_string(), now())).await;
                         tokio::time::sleep(jittered(LAST_PAUSE)).await;
                     } else {
                         self.show(known.without_fleet()).await;
@@ -242,34 +252,36 @@ impl FleetListener {
                             "the fleet's decisions cannot be read: {why}; the known ones stay in force"
                         );
                     }
-                    (away_at, gone_since, is_first) = (None, None, true);
+                    (silence, gone_since, is_first) = (None, None, true);
                     let known = self.view.borrow().clone();
-                    self.show(FleetView { link: Link::Present, ..(*known).clone() }).await;
+                    self.show(known.present()).await;
                     tokio::time::sleep(jittered(backoff.failed())).await;
                 }
                 // A warden that stays busy counts as away too, because its decisions are unknown.
                 Err(error @ (FleetError::Unavailable(_) | FleetError::Busy)) => {
-                    tracing::debug!("no warden responds: {error}");
+                    tracing::debug!("no warden can be asked: {error}");
                     is_first = true;
-                    away_at = away_at.or_else(|| Some(Instant::now() + SILENCE));
-                    self.or_away(away_at, tokio::time::sleep(jittered(backoff.failed()))).await;
+                    let away_at =
+                        silence.map_or_else(|| Instant::now() + SILENCE, |Silence { away_at, .. }| away_at);
+                    silence = Some(Silence { away_at, why: error.to_string() });
+                    self.or_away(silence.as_ref(), tokio::time::sleep(jittered(backoff.failed()))).await;
                 }
             }
         }
     }
 
-    /// Awaits a future, and publishes that the fleet is away when `away_at` passes. Neither a hanging request nor a long
-    /// pause can delay that.
-    async fn or_away<T>(&self, away_at: Option<Instant>, future: impl Future<Output = T>) -> T {
+    /// Awaits a future, and publishes that the fleet is away when it has been silent for too long. Neither a hanging request
+    /// nor a long pause can delay that.
+    async fn or_away<T>(&self, silence: Option<&Silence>, future: impl Future<Output = T>) -> T {
         let mut future = std::pin::pin!(future);
-        if let Some(at) = away_at {
+        if let Some(Silence { away_at, why }) = silence {
             tokio::select! {
                 biased;
                 done = &mut future => return done,
-                () = tokio::time::sleep_until(at) => {}
+                () = tokio::time::sleep_until(*away_at) => {}
             }
             let known = self.view.borrow().clone();
-            self.show(known.without_warden(self.clock.now())).await;
+            self.show(known.without_answer(why, self.clock.now())).await;
         }
         future.await
     }
@@ -282,21 +294,25 @@ impl FleetListener {
         }
         match (before.link, view.link) {
             (Link::Present, Link::Away { .. }) => {
-                let message =
-                    "no warden answers; updates continue with the last known decisions of the fleet";
-                self.emit(Level::Warning, message);
+                let message = if view.ring == 0 {
+                    "no warden can be asked; updates continue with the last known decisions of the fleet"
+                } else {
+                    "no warden can be asked; updates wait for push.patience, and continue then with the last known \
+                     decisions of the fleet"
+                };
+                self.emit(Level::Warning, message, view.why_away.clone());
             }
-            (Link::Away { .. }, Link::Present) => self.emit(Level::Info, "a warden answers again"),
+            (Link::Away { .. }, Link::Present) => self.emit(Level::Info, "a warden answers again", None),
             _ => {}
         }
         match (before.store_away, view.store_away) {
             (None, Some(_)) => {
                 let message = "the warden's store is away; updates wait for push.patience, and continue then with the \
                                last known decisions of the fleet";
-                self.emit(Level::Warning, message);
+                self.emit(Level::Warning, message, None);
             }
             (Some(_), None) if view.link == Link::Present => {
-                self.emit(Level::Info, "the warden has its store again");
+                self.emit(Level::Info, "the warden has its store again", None);
             }
             _ => {}
         }
@@ -330,8 +346,9 @@ impl FleetListener {
         }
     }
 
-    fn emit(&self, level: Level, message: &str) {
-        (self.record)(AuditEntry::new(self.clock.now(), PROGRAM, Kind::FLEET_AWAY, level, message));
+    fn emit(&self, level: Level, message: &str, reason: Option<String>) {
+        let entry = AuditEntry::new(self.clock.now(), PROGRAM, Kind::FLEET_AWAY, level, message);
+        (self.record)(AuditEntry { reason, ..entry });
     }
 }
 
@@ -391,6 +408,8 @@ mod tests {
     /// A warden that responds once; later requests fail after some time.
     struct Gone {
         takes: Duration,
+        /// The error of these requests.
+        why: &'static str,
         /// When requests failed.
         failed: Mutex<Vec<Instant>>,
         asked: Mutex<Vec<KnownRevisions>>,
@@ -413,7 +432,13 @@ mod tests {
             }
             tokio::time::sleep(self.takes).await;
             self.failed.lock().push(Instant::now());
-            Err(FleetError::Unavailable("no connection".to_owned()))
+            Err(FleetError::Unavailable(self.why.to_owned()))
+        }
+    }
+
+    impl Gone {
+        fn new(takes: Duration, why: &'static str) -> Arc<Self> {
+            Arc::new(Self { takes, why, failed: Mutex::default(), asked: Mutex::default() })
         }
     }
 
@@ -610,10 +635,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_warden_that_refuses_the_token_is_named_as_the_reason_while_the_fleet_is_away() {
+        let why = "the warden refuses this agent's token";
+        for (ring, expected) in [(0, "updates continue"), (1, "updates wait for push.patience")] {
+            let said = Arc::new(Mutex::new(Vec::new()));
+            let sink = said.clone();
+            let record = move |entry: AuditEntry| sink.lock().push((entry.message, entry.reason));
+            let listener = listener(Gone::new(Duration::ZERO, why), Arc::new(record));
+            listener.view.send_modify(|view| Arc::make_mut(view).ring = ring);
+            let _ = timeout(Duration::from_mins(5), listener.poll()).await;
+            let said = said.lock().clone();
+            let [(message, reason)] = &said[..] else { panic!("{said:?}") };
+            assert!(message.contains(expected) && !message.contains("answer"), "{message}");
+            assert_eq!(reason.as_deref(), Some(why));
+            let away = listener.view.borrow().clone();
+            assert_eq!(away.why_away.as_deref(), Some(why));
+            let back = away.with_decisions(FleetDecisions::default(), None, Timestamp::UNIX_EPOCH);
+            assert_eq!((back.link, back.why_away), (Link::Present, None));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_fleet_is_away_half_a_minute_after_the_first_failed_request() {
         // The pauses between requests, and a hanging request, are longer than the remaining time.
         for takes in [Duration::ZERO, Duration::from_secs(10), Duration::from_secs(25)] {
-            let gone = Arc::new(Gone { takes, failed: Mutex::default(), asked: Mutex::default() });
+            let gone = Gone::new(takes, "no connection");
             let said = Arc::new(Mutex::new(Vec::new()));
             let sink = said.clone();
             let record = move |entry: AuditEntry| sink.lock().push((entry.event, Instant::now()));

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::ports::fleet::Fleet;
+use crate::ports::fleet::{Fleet, FleetError};
 use crate::project::handle::Handle;
 use crate::project::published;
 use crate::project::services::Services;
@@ -31,6 +31,8 @@ const INVENTORY_RETRY: Duration = Duration::from_mins(1);
 const MOST_IMAGES: usize = 1000;
 /// Interval of lease renewals; a lease expires after 90 s.
 const RENEW_EVERY: Duration = Duration::from_secs(30);
+/// Time after which a renewal that failed is tried again: the lease must not expire because two requests were lost.
+const RENEW_RETRY: Duration = Duration::from_secs(5);
 /// Interval of checks for leases in use and delivered verdicts.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How long a step counts as progress that has no deadline of its own: compose and the engine have 10 min, plus the time in
@@ -143,15 +145,24 @@ impl FleetReporter {
                 !has_ended
             });
             let renew = reconcile(&mut kept, &held, &decided, Instant::now(), &self.push);
-            let renew = renew.into_iter().map(|ask| async move {
-                let ask = FleetAsk { progress: self.progress(&ask.service), ..ask };
-                if let Err(error) = self.fleet.ask(&ask).await {
-                    tracing::debug!(image = ask.image, "a lease could not be renewed: {error}");
-                }
-            });
-            join_all(renew).await;
+            let renewed = join_all(renew.into_iter().map(|ask| self.renew(ask))).await;
+            retry(&mut kept, renewed.into_iter().flatten(), Instant::now());
             sleep(LOOK_EVERY).await;
         }
+    }
+
+    /// Renews a lease. Returns its key if it has to be tried again: no warden has stored the renewal.
+    async fn renew(&self, ask: FleetAsk) -> Option<String> {
+        let ask = FleetAsk { progress: self.progress(&ask.service), ..ask };
+        let why = match self.fleet.ask(&ask).await {
+            Ok(answer) if answer.store.is_none() => return None,
+            Ok(answer) => answer.why,
+            // There is no lease without a fleet.
+            Err(FleetError::NoFleet) => return None,
+            Err(error) => error.to_string(),
+        };
+        tracing::debug!(image = ask.image, "a lease could not be renewed: {why}");
+        Some(key(&ask))
     }
 }
 
@@ -226,7 +237,8 @@ fn images_of(worker: &Handle, record: &evenkeel_common::wire::ServiceStatus) -> 
 /// A lease held by this agent.
 struct Lease {
     ask: FleetAsk,
-    renewed: Instant,
+    /// When it is renewed next.
+    due: Instant,
     /// When the verdict was recorded, and the mark up to which the push must be delivered.
     decided: Option<(Instant, u64)>,
 }
@@ -245,7 +257,7 @@ fn reconcile(
     push: &PushProgress,
 ) -> Vec<FleetAsk> {
     for ask in held {
-        let fresh = || Lease { ask: ask.clone(), renewed: now, decided: None };
+        let fresh = || Lease { ask: ask.clone(), due: now + RENEW_EVERY, decided: None };
         kept.entry(key(ask)).or_insert_with(fresh).decided = None;
     }
     let mut renew = Vec::new();
@@ -260,8 +272,8 @@ fn reconcile(
                 return false;
             }
         }
-        if now.duration_since(lease.renewed) >= RENEW_EVERY {
-            lease.renewed = now;
+        if now >= lease.due {
+            lease.due = now + RENEW_EVERY;
             renew.push(lease.ask.clone());
         }
         true
@@ -269,11 +281,72 @@ fn reconcile(
     renew
 }
 
+/// Makes the leases with these keys due again soon.
+fn retry(kept: &mut BTreeMap<String, Lease>, failed: impl IntoIterator<Item = String>, now: Instant) {
+    for key in failed {
+        if let Some(lease) = kept.get_mut(&key) {
+            lease.due = now + RENEW_RETRY;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use async_trait::async_trait;
+    use evenkeel_common::clock::{SystemClock, Uptime};
+    use evenkeel_common::wire::{FleetAnswer, Permission};
+    use tokio::sync::mpsc;
+
     use super::*;
+    use crate::ports::fleet::{DecisionsResponse, KnownRevisions};
+    use crate::project::services::{Dependencies, EngineHealth, PollState, Workers};
+
+    /// A warden with one answer to all requests.
+    struct Answers(Result<FleetAnswer, FleetError>);
+
+    #[async_trait]
+    impl Fleet for Answers {
+        async fn decisions(&self, _: KnownRevisions, _: Duration) -> Result<DecisionsResponse, FleetError> {
+            Err(FleetError::Busy)
+        }
+
+        async fn ask(&self, _: &FleetAsk) -> Result<FleetAnswer, FleetError> {
+            self.0.clone()
+        }
+
+        async fn release(&self, _: &FleetAsk) -> Result<(), FleetError> {
+            Err(FleetError::Busy)
+        }
+
+        async fn report(&self, _: &Inventory) -> Result<(), FleetError> {
+            Err(FleetError::Busy)
+        }
+    }
+
+    /// A machine without services, whose warden has this answer.
+    fn reporter(answer: Result<FleetAnswer, FleetError>) -> FleetReporter {
+        let dependencies = Dependencies {
+            workers: watch::channel(Some(Workers::default())).1,
+            poll_state: watch::channel(PollState::default()).1,
+            engine: watch::channel(EngineHealth::default()).1,
+            services: watch::channel(()).1,
+            state: watch::channel(None).1,
+            active: None,
+        };
+        FleetReporter {
+            services: Arc::new(Services::new(
+                mpsc::unbounded_channel().0,
+                dependencies,
+                Uptime::starting_now(),
+            )),
+            fleet: Arc::new(Answers(answer)),
+            view: watch::channel(Arc::default()).1,
+            push: PushProgress { mark: Arc::new(|| 0), is_delivered: Arc::new(|_| true) },
+            clock: Arc::new(SystemClock),
+        }
+    }
 
     fn ask(digest: &str) -> FleetAsk {
         FleetAsk {
@@ -337,6 +410,39 @@ mod tests {
             assert_eq!(keep_most(&mut images), left_out);
             assert_eq!(images.len(), count - left_out);
             assert!(images.first().is_none_or(|first| first.service == "s0"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_renewal_that_no_warden_has_stored_is_tried_again_before_the_lease_expires() {
+        let answer = |store: Option<&str>| FleetAnswer {
+            answer: Permission::Go,
+            why: "this machine has the lease".into(),
+            gate: None,
+            again: 30,
+            agent: None,
+            store: store.map(str::to_owned),
+        };
+        for (answer, next) in [
+            (Ok(answer(None)), 60),
+            (Err(FleetError::NoFleet), 60),
+            (Ok(answer(Some("away"))), 35),
+            (Err(FleetError::Unavailable("no connection".into())), 35),
+            (Err(FleetError::Unreadable("it is invalid".into())), 35),
+            (Err(FleetError::Busy), 35),
+        ] {
+            let reporter = reporter(answer.clone());
+            let (mut kept, start) = (BTreeMap::new(), Instant::now());
+            let held = [ask("sha256:a")];
+            let due = |kept: &mut BTreeMap<String, Lease>, seconds: u64| {
+                reconcile(kept, &held, &[], start + Duration::from_secs(seconds), &reporter.push)
+            };
+            assert_eq!(due(&mut kept, 0), []);
+            assert_eq!(due(&mut kept, 30), held);
+            let failed = reporter.renew(held[0].clone()).await;
+            retry(&mut kept, failed, start + Duration::from_secs(30));
+            assert_eq!(due(&mut kept, next - 1), [], "{answer:?}");
+            assert_eq!(due(&mut kept, next), held, "{answer:?}");
         }
     }
 

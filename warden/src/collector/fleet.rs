@@ -47,8 +47,18 @@ const LEAP: SignedDuration = SignedDuration::from_hours(24);
 const BELIEVED: Duration = Duration::from_hours(1);
 /// How long after the store was read a machine without a report may be about to send one.
 const REPORT_TIME: SignedDuration = SignedDuration::from_mins(2);
+/// Outages of the store that follow each other closely count as one, up to this duration.
+const MAX_OUTAGE: SignedDuration = SignedDuration::from_mins(10);
 /// Polls older than this are dropped.
 const POLL_RETENTION: SignedDuration = SignedDuration::from_hours(24);
+
+/// A time without the store, in which no lease could be renewed.
+#[derive(Debug, Clone, Copy)]
+struct Outage {
+    since: Timestamp,
+    /// `None` while it lasts.
+    until: Option<Timestamp>,
+}
 
 /// The fleet's state in memory.
 #[derive(Default)]
@@ -68,6 +78,8 @@ pub(super) struct Fleet {
     unknown: parking_lot::Mutex<BTreeSet<String>>,
     /// When everything was last read from the store: at the start, and after the store has lost something.
     loaded_at: parking_lot::Mutex<Option<Timestamp>>,
+    /// The last time without the store.
+    outage: parking_lot::Mutex<Option<Outage>>,
     answers: [AtomicU64; 3],
     /// Whether a question could not be answered from the store: it may be that the store can only be read.
     is_doubted: AtomicBool,
@@ -92,6 +104,24 @@ impl Fleet {
     /// Returns whether the store has to be checked for being writable, and forgets that.
     pub(super) fn take_doubt(&self) -> bool {
         self.is_doubted.swap(false, Ordering::Relaxed)
+    }
+
+    /// Notes that the store has gone away, or that it is back.
+    pub(super) fn note_store(&self, is_away: bool, now: Timestamp) {
+        let mut outage = self.outage.lock();
+        if !is_away {
+            if let Some(outage) = outage.as_mut() {
+                outage.until = Some(now);
+            }
+            return;
+        }
+        // A store that fails again before all leases could be renewed was not back.
+        let is_same = |last: &Outage| {
+            let is_recent = |until| now.duration_since(until) < lease::AFTER_OUTAGE;
+            last.until.is_some_and(is_recent) && now.duration_since(last.since) < MAX_OUTAGE
+        };
+        let since = outage.filter(is_same).map_or(now, |last| last.since);
+        *outage = Some(Outage { since, until: None });
     }
 
     /// Applies values read from the store, and wakes waiting long polls.
@@ -238,13 +268,14 @@ impl Collector {
     }
 
     async fn try_ask(&self, asking: &Asking<'_>) -> Result<FleetAnswer, KeepError> {
+        // The leases first: an agent that releases one after a verdict changes them, which the swap below detects.
         let of = lease::name(asking.repository);
+        let names = [of.clone(), verdict::name(asking.repository, asking.digest), DECISIONS.to_owned()];
         let mut guard = None;
         for _ in 0..MAX_ATTEMPTS {
-            // Read the leases first: an agent that releases one after a verdict changes them, which the swap below detects.
-            let leases = self.keep.value(&of).await?;
-            let record = self.keep.value(&verdict::name(asking.repository, asking.digest)).await?;
-            let decisions = self.keep.value(DECISIONS).await?;
+            let mut values = self.keep.values(&names).await?.into_iter();
+            let mut next = || values.next().unwrap_or_default();
+            let (leases, record, decisions) = (next(), next(), next());
             let (expected, leases) = (leases.revision, parse(&leases.value).unwrap_or_default());
             let record = DigestRecord {
                 repository: asking.repository.to_owned(),
@@ -255,8 +286,12 @@ impl Collector {
             let Answered { reply, leases } = self.answer(asking, &decisions, &record, &leases);
             let Some(leases) = leases else { return Ok(reply) };
             if guard.is_none() {
-                guard = Some(self.fleet.lease_lock.lock().await);
-                continue;
+                let Ok(free) = self.fleet.lease_lock.try_lock() else {
+                    // Another request may change the leases meanwhile.
+                    guard = Some(self.fleet.lease_lock.lock().await);
+                    continue;
+                };
+                guard = Some(free);
             }
             if self.replace(&of, expected, bytes(&leases)).await? {
                 return Ok(reply);
@@ -283,9 +318,14 @@ impl Collector {
             view.reports().filter(|(agent, _)| may_be_configured(agent)).collect();
         let missing = self.missing_report(&view, asking.agent, &ids);
         let verdicts = |digest: &str| view.record(asking.repository, digest);
-        let leases = leases.without_decided(asking.agent, asking.digest, verdicts);
+        let now = self.clock.now();
+        let mut leases = leases.without_decided(asking.agent, asking.digest, &verdicts);
+        let outage = *self.fleet.outage.lock();
+        if let Some(Outage { since, until }) = outage {
+            leases = leases.after_outage(since, until.unwrap_or(now), &verdicts);
+        }
         let facts = Facts { decisions, record, leases: &leases, machines: &machines, missing, rules };
-        answer::answer(asking, &facts, self.clock.now())
+        answer::answer(asking, &facts, now)
     }
 
     /// Returns one of these machines, other than the asking one, whose report may be on its way.

@@ -294,6 +294,10 @@ impl Task {
             (Some(_), None) if before.is_read => tracing::info!("the store is back"),
             _ => {}
         }
+        if before.error().is_some() != now.error().is_some() {
+            let is_away = now.error().is_some();
+            self.collector.fleet.note_store(is_away, self.collector.clock.now());
+        }
         state.send_replace(now);
     }
 }

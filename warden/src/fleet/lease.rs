@@ -12,6 +12,9 @@ use super::verdict::DigestRecord;
 
 /// A lease that has not been renewed for this long has expired.
 pub const LIFETIME: SignedDuration = SignedDuration::from_secs(90);
+/// How much longer than an outage of the store the leases last that were in force when it began: in this time, their machines
+/// renew them.
+pub const AFTER_OUTAGE: SignedDuration = SignedDuration::from_secs(60);
 /// A request that comes sooner than this after the last renewal renews nothing, so that it does not have to be written.
 const RENEWAL: SignedDuration = SignedDuration::from_secs(20);
 /// After this many renewals without progress a lease ends.
@@ -209,6 +212,26 @@ impl Leases {
             let is_decided = || latest().is_some_and(|latest| latest.entry > trial.after);
             trial.agent != agent || trial.digest == digest || !is_decided()
         });
+        next
+    }
+
+    /// Returns the leases after an outage of the store, in which none could be renewed: those that were in force when it began
+    /// last [`AFTER_OUTAGE`] longer than it. `record` returns the verdicts on a digest, if known.
+    #[must_use]
+    pub fn after_outage<'a>(
+        &self,
+        since: Timestamp,
+        until: Timestamp,
+        record: impl Fn(&str) -> Option<&'a DigestRecord>,
+    ) -> Self {
+        let least = until.checked_sub(LIFETIME - AFTER_OUTAGE).unwrap_or(until);
+        let mut next = self.clone();
+        for lease in &mut next.held {
+            let is_spent = self.has_spent(&lease.agent, &lease.digest, since);
+            if lease.is_live(record(&lease.digest), since) && !is_spent {
+                lease.renewed = lease.renewed.max(least);
+            }
+        }
         next
     }
 

@@ -83,6 +83,32 @@ fn a_request_that_comes_too_soon_renews_nothing() {
     assert_ne!(first.with(&holder(None, 0), &record, at(20)), first);
 }
 
+#[test]
+fn a_lease_in_force_when_the_store_went_away_lasts_for_a_minute_after_it_is_back() {
+    let record = record();
+    let taken = Leases::default().with(&holder(Some(7), 0), &record, at(0));
+    let is_live = |leases: &Leases, record: &DigestRecord, (since, until), now| {
+        let kept = leases.after_outage(at(since), at(until), |digest| (digest == "d").then_some(record));
+        kept.has("a", "web", record, at(now))
+    };
+    for (outage, now, expected) in [
+        ((80, 200), 259, true),
+        ((80, 200), 260, false),
+        ((90, 200), 201, false),
+        ((10, 15), 89, true),
+        ((10, 15), 90, false),
+    ] {
+        assert_eq!(is_live(&taken, &record, outage, now), expected, "{outage:?}, at {now}");
+    }
+    let mut stalled = taken.clone();
+    stalled.held[0].stalled = MAX_STALLED;
+    assert!(!is_live(&stalled, &record, (80, 200), 201), "it had ended before");
+    let mut decided = record.clone();
+    let said = entry("a", "updated", "r/web", "d");
+    decided.record(&said, Verdict::Proven, 7, (at(0), at(0)));
+    assert!(!is_live(&taken, &decided, (80, 200), 201), "a verdict ends it");
+}
+
 /// Takes and releases the lease of another digest.
 fn touch(leases: &Leases, digest: &str, now: i64) -> Leases {
     let record = DigestRecord { digest: digest.to_owned(), ..record() };

@@ -151,6 +151,15 @@ pub trait Keep: Send + Sync + 'static {
     /// Returns a value of the fleet's state.
     async fn value(&self, name: &str) -> Result<Versioned, KeepError>;
 
+    /// Returns values of the fleet's state in the order of their names. None is older than those before it.
+    async fn values(&self, names: &[String]) -> Result<Vec<Versioned>, KeepError> {
+        let mut values = Vec::with_capacity(names.len());
+        for name in names {
+            values.push(self.value(name).await?);
+        }
+        Ok(values)
+    }
+
     /// Replaces a value if its revision is still `expected`. Returns its new revision, or `None` if another warden changed it
     /// first. An empty value is kept, with its revision.
     async fn swap(&self, name: &str, expected: u64, value: Vec<u8>) -> Result<Option<u64>, KeepError>;

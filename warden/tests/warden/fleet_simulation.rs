@@ -413,6 +413,43 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_could_not_be_renewed_while_the_store_was_away_is_kept_for_its_machine() {
+    let (clock, keep) = (Arc::new(SetClock::default()), Arc::new(Maps::default()));
+    let (ids, retention) = (["a", "b"].map(str::to_owned), Retention { days: 1, bytes: 1 });
+    let (collector, mut task) = Collector::new(keep.clone(), ids, retention, clock.clone());
+    let ask = async |agent: &str, now: i64| {
+        clock.0.store(now, Ordering::Relaxed);
+        let asking = Asking {
+            agent,
+            ring: 0,
+            service: "web",
+            repository: "r/web",
+            image: "r/web:1",
+            digest: DIGESTS[0],
+            progress: None,
+        };
+        collector.ask(&asking).await.answer
+    };
+    task.prepare().await;
+    assert_eq!(ask("a", 0).await, Permission::Go);
+    // Two outages, between which the machine does not get through.
+    for (since, until) in [(20, 70), (75, 200)] {
+        for (now, is_away) in [(since, true), (until, false)] {
+            clock.0.store(now, Ordering::Relaxed);
+            keep.is_away.store(is_away, Ordering::Relaxed);
+            task.prepare().await;
+            if is_away {
+                assert_eq!(ask("a", now + 1).await, Permission::Wait, "it can't be renewed");
+            }
+        }
+    }
+    assert_eq!(ask("b", 205).await, Permission::Wait, "the first machine is still trying it");
+    assert_eq!(ask("a", 210).await, Permission::Go);
+    assert_eq!(ask("b", 299).await, Permission::Wait, "it was renewed");
+    assert_eq!(ask("b", 300).await, Permission::Go, "it was not renewed again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_bad_digest_fails_on_one_machine_and_no_update_is_held_forever() {
     let (mut hurt, mut excused, mut ringed, mut limited) = (0, 0, 0, 0);
     let fleets = std::env::var("EVENKEEL_LIVES").ok();

@@ -27,6 +27,8 @@ struct Restored {
     watched: Mutex<Option<Arc<dyn Keep>>>,
     damage: Mutex<Option<String>>,
     writes: Mutex<Writes>,
+    /// The time of a round trip to the database.
+    trip: Mutex<Duration>,
 }
 
 /// What becomes of writes.
@@ -46,7 +48,15 @@ impl Restored {
             watched: Mutex::default(),
             damage: Mutex::default(),
             writes: Mutex::default(),
+            trip: Mutex::default(),
         })
+    }
+
+    async fn travel(&self, trips: u32) {
+        let time = *self.trip.lock() * trips;
+        if !time.is_zero() {
+            tokio::time::sleep(time).await;
+        }
     }
 
     fn now(&self) -> Arc<dyn Keep> {
@@ -78,9 +88,16 @@ impl Keep for Restored {
         self.now().history(query).await
     }
     async fn value(&self, name: &str) -> Result<keep::Versioned, KeepError> {
+        self.travel(1).await;
         self.now().value(name).await
     }
+    async fn values(&self, names: &[String]) -> Result<Vec<keep::Versioned>, KeepError> {
+        self.travel(1).await;
+        self.now().values(names).await
+    }
     async fn swap(&self, name: &str, expected: u64, value: Vec<u8>) -> Result<Option<u64>, KeepError> {
+        // As many as a transaction of PostgreSQL takes.
+        self.travel(5).await;
         let writes = *self.writes.lock();
         match writes {
             Writes::Work => self.now().swap(name, expected, value).await,
@@ -188,6 +205,18 @@ async fn a_store_that_can_only_be_read_is_away_once_a_lease_could_not_be_taken()
         stop.cancel();
         assert!(tasks.finish(Duration::from_secs(10)).await);
     }
+}
+
+/// An agent waits for two seconds.
+#[tokio::test(start_paused = true)]
+async fn a_first_lease_is_given_in_time_by_a_database_that_is_far_away() {
+    let keep = Restored::new(in_memory());
+    let (collector, mut task) = new_collector(&["a"], keep.clone());
+    task.prepare().await;
+    *keep.trip.lock() = Duration::from_millis(240);
+    let (repository, image, digest) = ("r:5000/web", "r:5000/web:1", "sha256:new");
+    let asking = Asking { agent: "a", ring: 0, service: "web", repository, image, digest, progress: None };
+    assert_eq!(collector.ask(&asking).await.answer, Permission::Go);
 }
 
 /// What could not be saved of a damaged store is not shown until the next restart. Commits follow each other so closely that

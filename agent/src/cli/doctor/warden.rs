@@ -48,7 +48,7 @@ pub(super) fn check(url: &str, answer: &Result<WardenAnswer, String>) -> Vec<Fin
                 "it accepts entries from this agent, but rejects its request to /fleet ({})",
                 answer.fleet
             ),
-            why: "updates continue without the fleet's decisions",
+            why: "updates continue with the decisions of the fleet that are known, in ring 1 to 9 after push.patience",
             remedy: "have the proxy in front of the warden forward the header Authorization for /fleet, as for /ingest",
         };
         found.push(words.error(AREA, url));

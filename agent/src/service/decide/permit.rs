@@ -8,7 +8,7 @@ use crate::ports::fleet::FleetError;
 use crate::service::Service;
 use crate::service::action::Action;
 use crate::service::event::{Event, RollbackFailed};
-use crate::service::fleet::{FleetHold, line};
+use crate::service::fleet::{FleetHold, Link, line};
 use crate::service::gates::candidate::Candidate;
 use crate::service::gates::permit::{FleetSays, Permit, PermitState, is_same};
 use crate::service::rollout::plan::{Cause, ImageChange};
@@ -113,9 +113,9 @@ impl Service {
         permit.state = match answer {
             Ok(FleetAnswer { answer: Permission::Go, .. }) | Err(FleetError::NoFleet) => PermitState::Granted,
             Ok(answer) => PermitState::Held(held(&answer, now)),
-            Err(FleetError::Unavailable(_)) if may_go_alone => PermitState::Granted,
+            Err(FleetError::Unavailable(_) | FleetError::Busy) if may_go_alone => PermitState::Granted,
             Err(FleetError::Unavailable(why)) if ring > 0 => PermitState::Held(FleetHold {
-                why: format!("no warden answers, and this machine is in ring {ring}: {}", line(&why)),
+                why: format!("no warden can be asked ({}), and this machine is in ring {ring}", line(&why)),
                 agent: None,
                 until: now + SignedDuration::from_secs(AWAY_RETRY),
                 // It may last for the whole patience, for which the other images do not wait.
@@ -142,13 +142,18 @@ impl Service {
     }
 
     /// Whether a question has had no answer for so long that this machine goes ahead without one. Once no warden answers
-    /// anything, none is asked ([`Link::Away`](crate::service::fleet::Link::Away)).
+    /// anything ([`Link::Away`]), one question without an answer is enough: the rings have waited before it is asked. A warden
+    /// that stays busy counts as away, too.
     fn may_go_alone(
         &mut self,
         ask: &FleetAsk,
         answer: &Result<FleetAnswer, FleetError>,
         now: Timestamp,
     ) -> bool {
+        let is_away = matches!(self.fleet.link, Link::Away { .. });
+        if is_away && matches!(answer, Err(FleetError::Unavailable(_) | FleetError::Busy)) {
+            return true;
+        }
         if !matches!(answer, Err(FleetError::Unavailable(_))) {
             self.permits.unanswered.retain(|known| !is_same(&known.ask, ask));
             return false;

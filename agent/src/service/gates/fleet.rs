@@ -59,7 +59,9 @@ pub(in crate::service) fn ring(rules: &Rules<'_>, candidate: &Candidate) -> Gate
         Some(until) => {
             let why = match rules.fleet.link {
                 Link::Away { .. } => {
-                    format!("no warden answers, and this machine is in ring {}", rules.fleet.ring)
+                    let why =
+                        rules.fleet.why_away.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+                    format!("no warden can be asked{why}, and this machine is in ring {}", rules.fleet.ring)
                 }
                 _ => "the warden's store is away, so no machine can be told that it is its turn".to_owned(),
             };

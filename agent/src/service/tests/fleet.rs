@@ -35,7 +35,7 @@ fn scenario(view: FleetView) -> Scenario {
 }
 
 impl Scenario {
-    fn asks_fleet(&mut self) -> bool {
+    pub(super) fn asks_fleet(&mut self) -> bool {
         match self.act() {
             Some(Action::AskFleet { image, ask, .. }) => {
                 assert_eq!((image.as_str(), ask.image.as_str()), (IMAGE, IMAGE));
@@ -47,7 +47,7 @@ impl Scenario {
         }
     }
 
-    fn fleet_answers(&mut self, answer: Result<FleetAnswer, FleetError>) -> &mut Self {
+    pub(super) fn fleet_answers(&mut self, answer: Result<FleetAnswer, FleetError>) -> &mut Self {
         self.input(Input::FleetAnswered { image: IMAGE.into(), ask: question(), answer })
     }
 
@@ -353,7 +353,7 @@ fn a_digest_that_failed_elsewhere_is_held_with_its_output_and_a_redeploy_passes(
     assert!(scenario.check(found('2')).begins(), "the fleet is not asked either");
 }
 
-fn unanswered() -> Result<FleetAnswer, FleetError> {
+pub(super) fn unanswered() -> Result<FleetAnswer, FleetError> {
     Err(FleetError::Unavailable("no answer within 2 s".into()))
 }
 
@@ -366,14 +366,15 @@ fn one_missing_answer_holds_every_ring_while_a_warden_may_be_there() {
         assert!(!held.asks_fleet(), "ring {ring}, {link:?}");
         assert_eq!(held.gate().as_deref(), Some("ring"));
     }
-    // Ring 0 goes ahead as soon as no warden answers anything.
+    // Ring 0 goes ahead as soon as no warden answers anything, this question included.
     let mut gone = scenario(present());
     assert!(gone.asks_fleet());
     assert!(gone.fleet_answers(unanswered()).releases());
     gone.input(Input::FleetReleased(question()));
     let away = present().without_warden(gone.now);
     gone.at(5).input(Input::Fleet(Arc::new(away))).check(found('2'));
-    assert!(gone.begins());
+    assert!(gone.asks_fleet());
+    assert!(gone.fleet_answers(unanswered()).begins());
     let mut none = scenario(present());
     assert!(none.asks_fleet());
     assert!(none.fleet_answers(Err(FleetError::NoFleet)).begins());
@@ -414,15 +415,41 @@ fn a_question_that_stays_unanswered_holds_ring_0_for_a_minute_and_others_for_the
 #[test]
 fn while_no_warden_answers_a_ring_waits_and_known_blocks_hold() {
     let gone = |ring| present().without_warden("2026-01-01T00:00:00Z".parse().unwrap()).clone_with_ring(ring);
-    assert!(scenario(gone(0)).begins(), "ring 0 does not hold");
+    let mut lowest = scenario(gone(0));
+    assert!(lowest.asks_fleet());
+    assert!(lowest.fleet_answers(unanswered()).begins(), "ring 0 does not hold");
     let mut ring = scenario(gone(1));
-    assert!(!ring.begins());
+    assert!(!ring.asks_fleet());
     assert_eq!(ring.gate().as_deref(), Some("ring"));
     ring.at(86_400).check(found('2'));
-    assert!(ring.begins());
+    assert!(ring.asks_fleet());
+    assert!(ring.fleet_answers(unanswered()).begins());
+    let refused = gone(1).without_answer("the warden refuses this agent's token", ring.start);
+    let waiting = scenario(refused).record().waiting.expect("it waits");
+    assert!(waiting.why.contains("(the warden refuses this agent's token)"), "{}", waiting.why);
     let mut known = scenario(FleetView { failed: vec![failed()], ..gone(0) });
     assert!(!known.begins());
     assert_eq!(known.gate().as_deref(), Some("immunity"));
+}
+
+#[test]
+fn a_warden_that_is_back_before_the_next_poll_is_asked_and_obeyed() {
+    let (day, start) = (86_400, "2026-01-01T00:00:00Z".parse().unwrap());
+    for (ring, contact, store_away) in [(0, 1, None), (0, 0, None), (0, 1, Some(start)), (1, 1, None)] {
+        // Ring 1 has waited for its patience.
+        let away = FleetView { ring, contact, store_away, ..present().without_warden(start) };
+        let mut back = scenario(away.clone());
+        back.at(day).check(found('2'));
+        assert!(back.asks_fleet(), "ring {ring}");
+        back.fleet_answers(Ok(answer(Permission::Wait, 60)));
+        assert!(!back.asks_fleet(), "another machine is trying it");
+        assert_eq!((back.gate().as_deref(), back.service.leases()), (Some("ring"), Vec::new()));
+        // A warden that stays busy counts as away.
+        let mut busy = scenario(away);
+        busy.at(day).check(found('2'));
+        assert!(busy.asks_fleet());
+        assert!(busy.fleet_answers(Err(FleetError::Busy)).begins(), "ring {ring}");
+    }
 }
 
 impl FleetView {

@@ -9,7 +9,7 @@ use crate::model::window::Window;
 use crate::ports::GateAnswer;
 use crate::service::fleet::{FleetView, Link};
 use crate::service::gates::candidate::Unsigned;
-use crate::service::tests::fleet::{failed, freeze_from};
+use crate::service::tests::fleet::{failed, freeze_from, unanswered};
 
 pub(super) const MIN_AGE: i64 = 3600;
 
@@ -530,6 +530,10 @@ fn of_any_two_holding_gates_the_first_in_the_table_is_shown_and_both_must_open()
                 scenario.answers(GateAnswer::Wait { reason: String::new() });
             }
             let passes = PASSED.contains(word) && PASSED.contains(other);
+            if passes {
+                assert!(scenario.asks_fleet());
+                scenario.fleet_answers(unanswered());
+            }
             assert_eq!(scenario.updates(), passes, "{word} with {other}");
         }
     }

@@ -84,6 +84,11 @@ impl Keep for Postgres {
         self.readers.run(|session| Box::pin(async move { read::value(&session.client, &name).await })).await
     }
 
+    async fn values(&self, names: &[String]) -> Result<Vec<Versioned>, KeepError> {
+        let names = names.to_vec();
+        self.readers.run(|session| Box::pin(async move { read::values(&session.client, &names).await })).await
+    }
+
     async fn swap(&self, name: &str, expected: u64, value: Vec<u8>) -> Result<Option<u64>, KeepError> {
         let name = name.to_owned();
         self.writer

@@ -1,6 +1,8 @@
 //! Read-only operations. Several statements do not see one consistent snapshot, so the position is read first: concurrent
 //! changes are read again, and nothing is skipped.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
@@ -97,6 +99,18 @@ pub(super) async fn value(client: &Client, name: &str) -> Result<Versioned, Faul
     let sql = "SELECT name, revision, value FROM evenkeel.state WHERE name = $1";
     let row = client.query_typed_opt(sql, &[(&plain(name), Type::TEXT)]).await?;
     row.map_or_else(|| Ok(Versioned::default()), |row| versioned(&row))
+}
+
+/// [`crate::keep::Keep::values`]. One statement sees one snapshot, and takes one round trip.
+pub(super) async fn values(client: &Client, names: &[String]) -> Result<Vec<Versioned>, Fault> {
+    let kept: Vec<_> = names.iter().map(|name| plain(name)).collect();
+    let sql = "SELECT name, revision, value FROM evenkeel.state WHERE name = ANY($1)";
+    let rows = client.query_typed(sql, &[(&kept, Type::TEXT_ARRAY)]).await?;
+    let mut found = BTreeMap::new();
+    for row in &rows {
+        found.insert(row.try_get::<_, String>(0)?, versioned(row)?);
+    }
+    Ok(kept.iter().map(|name| found.remove(&**name).unwrap_or_default()).collect())
 }
 
 /// [`crate::keep::Keep::usage`]

@@ -224,6 +224,9 @@ pub(crate) async fn a_value_is_removed_unless_it_has_changed(world: &dyn World) 
     assert!(keep.remove("fleet", second).await.unwrap());
     assert_eq!(keep.value("fleet").await.unwrap(), Versioned::default());
     assert_eq!(keep.value("other").await.unwrap().value, b"stays");
+    let names = ["missing", "other", "fleet"].map(str::to_owned);
+    let values = keep.values(&names).await.unwrap();
+    assert_eq!(values, [Versioned::default(), keep.value("other").await.unwrap(), Versioned::default()]);
     let again = keep.swap("fleet", 0, b"three".to_vec()).await.unwrap().unwrap();
     assert!(again > second, "revisions only grow");
 }
