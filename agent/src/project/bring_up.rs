@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{
-    ComposeError, Container, EngineError, HealthState, Members, Model, ModelService, Need, Project,
-    PullPolicy, Reference, State, UpMode,
+    ComposeError, Container, EngineError, HealthState, HealthTiming, Members, Model, ModelService, Need,
+    Project, PullPolicy, Reference, State, UpMode,
 };
 use crate::ports::{Compose, Engine};
 use crate::service::action::BringUp;
@@ -17,6 +17,10 @@ use crate::service::scope::Scope;
 use super::definition::{CompareError, Comparison, missing_env_file, moved};
 use super::fetch::{Fetch, point_at_running, point_tags, real_name, restore_displaced};
 use super::present;
+
+/// How long compose may wait for a job that a service depends on, such as a migration: stopped halfway, it may leave data that
+/// no image can use.
+const LONGEST_JOB: Duration = Duration::from_hours(24);
 
 /// What compose is called with.
 struct Call {
@@ -155,6 +159,8 @@ async fn prepare(
         project.kept_counts.extend(kept);
     }
     project.stop_grace = stop_grace(containers, &up_mode);
+    project.wait_grace =
+        model.as_deref().map_or(Duration::ZERO, |model| wait_grace(model, containers, &up_mode));
     project.compatibility = present::compatibility(&project.name, containers);
     Ok(Call { project, up_mode, renewed, followers, note })
 }
@@ -450,6 +456,28 @@ fn stop_grace(containers: &[Container], up_mode: &UpMode) -> Duration {
     longest.values().sum()
 }
 
+/// The time that compose may wait for those of these services that others of them depend on, one after another.
+fn wait_grace(model: &Model, containers: &[Container], up_mode: &UpMode) -> Duration {
+    let named = up_mode.services();
+    let is_covered = |name: &str| named.is_empty() || named.iter().any(|one| one == name);
+    let budget = |name: &str| {
+        let of_containers = containers.iter().filter(|c| c.compose_service == name);
+        let timings = of_containers.filter_map(|c| c.health_timing);
+        let timings = timings.chain(model.service(name).and_then(HealthTiming::of_files));
+        timings.map(|timing| timing.budget()).max().unwrap_or_default()
+    };
+    let mut awaited: BTreeMap<&str, Duration> = BTreeMap::new();
+    for service in model.services().filter(|service| is_covered(service.name)) {
+        let checked = service.waits_for_health_of().map(|name| (name, budget(name)));
+        let jobs = service.waits_for().map(|name| (name, LONGEST_JOB));
+        for (name, time) in checked.chain(jobs).filter(|(name, _)| is_covered(name)) {
+            let longest = awaited.entry(name).or_default();
+            *longest = time.max(*longest);
+        }
+    }
+    awaited.values().sum()
+}
+
 async fn after_up(
     engine: &dyn Engine,
     up: Result<String, ComposeError>,
@@ -516,6 +544,32 @@ mod tests {
             assert_eq!(of(&all, &proxy(name)), ["client", "second"], "{name}");
         }
         assert_eq!(of(&["client", "tied"], &proxy("shop-proxy-1")), [""; 0], "the other one stays");
+    }
+
+    #[test]
+    fn compose_is_given_the_time_of_the_jobs_and_health_checks_that_it_waits_for() {
+        let model: Model = serde_json::from_value(serde_json::json!({"services": {
+            "db": {"image": "db:1", "healthcheck": {"test": ["CMD", "true"], "start_period": "20m0s"}},
+            "cache": {"image": "cache:1"},
+            "migrate": {"image": "web:1", "depends_on": {"db": {"condition": "service_healthy"}}},
+            "web": {"image": "web:1", "depends_on": {
+                "db": {"condition": "service_healthy"},
+                "cache": {"condition": "service_healthy"},
+                "migrate": {"condition": "service_completed_successfully"}}},
+            "plain": {"image": "web:1", "depends_on": {"web": {"condition": "service_started"}}},
+        }}))
+        .expect("a model");
+        let timing = HealthTiming { start_period: Duration::from_mins(5), ..HealthTiming::DEFAULT };
+        let cache = Container { health_timing: Some(timing), ..Container::running("cache", "cache:1") };
+        let of = |mode: &UpMode| wait_grace(&model, std::slice::from_ref(&cache), mode);
+        let named = |names: &[&str]| of(&UpMode::Services(names.iter().map(|name| (*name).into()).collect()));
+        // Four intervals and a timeout are added to each start period.
+        let (of_db, of_cache) = (Duration::from_secs(1200 + 150), Duration::from_secs(300 + 150));
+        assert_eq!(named(&["web", "plain", "cache"]), of_cache);
+        assert_eq!(named(&["web", "db"]), of_db);
+        assert_eq!(named(&["migrate", "web"]), LONGEST_JOB);
+        assert_eq!(named(&["plain", "web"]), Duration::ZERO, "compose does not wait for what is not named");
+        assert_eq!(of(&UpMode::Changed), LONGEST_JOB + of_db + of_cache, "the whole project");
     }
 
     #[test]

@@ -29,7 +29,7 @@ use crate::model::{ComposeError, Model, ModelService, Project, PullPolicy, UpMod
 use crate::ports::{Compose, Hashes};
 
 /// Timeout of a run. Images are already pulled; only stopping and starting containers takes time. The project's
-/// `health_grace` is added.
+/// `health_grace` is added, and the times that its containers need to stop, and that compose waits for others.
 const LIMIT: Duration = Duration::from_mins(10);
 
 /// Timeout of short commands such as `compose version`.
@@ -306,7 +306,7 @@ impl ComposeCli {
             None => Vec::new(),
         };
         variables.extend(project.set.clone());
-        let limit = self.limit + project.health_grace + project.stop_grace;
+        let limit = self.limit + project.health_grace + project.stop_grace + project.wait_grace;
         let deadline = Instant::now() + limit;
         let mut retries = CONFLICT_RETRIES.iter();
         loop {

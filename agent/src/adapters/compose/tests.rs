@@ -404,9 +404,9 @@ async fn at_the_deadline_the_whole_group_gets_sigterm() {
     let compose = scripted().with_limit(Duration::from_secs(1));
     // Compose itself waits for health checks if `depends_on` requires it, and for containers to stop.
     let (health_grace, stop_grace) = (Duration::from_secs(1), Duration::from_secs(1));
-    let project = Project { health_grace, stop_grace, ..stage.project() };
+    let project = Project { health_grace, stop_grace, wait_grace: Duration::from_secs(1), ..stage.project() };
     let error = compose.up(&project, &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
-    assert_eq!(error.cause, "`up` timed out after 3 s and was stopped");
+    assert_eq!(error.cause, "`up` timed out after 4 s and was stopped");
     assert_eq!(error.output, "asked");
     assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
     wait_for_exit(stage.read("pid").trim()).await;
