@@ -21,7 +21,7 @@ use self::environment::Environment;
 use self::version::{ApiMismatch, Version};
 use super::child::{Leftovers, Outcome, run};
 use super::docker::Endpoint;
-use crate::config::Runtime;
+use crate::config::{Runtime, is_set_by_engine};
 use crate::model::definition::HOME;
 use crate::model::output::{Tail, stable};
 use crate::model::text::describe_io_error;
@@ -69,7 +69,7 @@ impl ComposeCli {
             runtime,
             program: PathBuf::from(program),
             endpoint: endpoint.to_string(),
-            environment: Environment::new(environment),
+            environment: Environment::new(environment, is_set_by_engine),
             limit: LIMIT,
             definitions: definition::process_folder(),
         }
