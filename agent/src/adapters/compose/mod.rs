@@ -4,9 +4,10 @@ mod definition;
 mod env_file;
 pub(crate) mod environment;
 mod others;
+mod proxies;
 mod version;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufReader, Read as _, Seek as _};
@@ -351,6 +352,19 @@ impl ComposeCli {
         Ok((printed, said))
     }
 
+    /// Returns the variables that docker's configuration has compose set in new containers; `None` if they are not known.
+    async fn proxies(&self) -> Option<BTreeMap<String, String>> {
+        let folder = match self.environment.variable("DOCKER_CONFIG").filter(|folder| !folder.is_empty()) {
+            Some(folder) => PathBuf::from(folder),
+            None => Path::new(&self.environment.variable(HOME)?).join(".docker"),
+        };
+        match tokio::fs::read(folder.join("config.json")).await {
+            Ok(text) => Some(proxies::of_config(&serde_json::from_slice(&text).ok()?, &self.endpoint)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(BTreeMap::new()),
+            Err(_) => None,
+        }
+    }
+
     /// Prints the hashes of the services of these profiles, and of those without profiles.
     async fn hashed(&self, project: &Project, profiles: &[&str]) -> Result<(File, String), ComposeError> {
         self.printed(project, &with_profiles(profiles, &["config", "--hash", "*"])).await
@@ -538,6 +552,7 @@ impl Compose for ComposeCli {
                 .variable(HOME)
                 .and_then(|home| home.into_string().ok())
                 .unwrap_or_default(),
+            proxies: self.proxies().await,
         })
     }
 }

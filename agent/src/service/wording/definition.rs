@@ -59,6 +59,14 @@ pub(crate) fn write_down(differences: &[Difference]) -> Option<String> {
              compose file: a redeploy by the agent would use its own home directory"
         ));
     }
+    if differences.iter().any(Difference::has_proxies) {
+        all.push(
+            "Compose sets the variables of docker's proxies from `proxies` in the config.json of the user who runs it, and the \
+             agent's has others: write them into `environment` of the service, or into the agent's Docker configuration. A \
+             redeploy by the agent would set its own"
+                .to_owned(),
+        );
+    }
     (!all.is_empty()).then(|| all.join(". "))
 }
 
@@ -77,11 +85,10 @@ pub(in crate::service) fn definition_cleared_by(hold: &DefinitionHold, service: 
     let (names, is_home) = unset(&hold.differences);
     let variables = (!names.is_empty()).then(|| format!("set {} in env_file", names.join(", ")));
     let path = is_home.then(|| "write the path out in the compose file".to_owned());
-    match (variables, path) {
-        (None, None) => format!("POST /redeploy/{service}"),
-        (Some(one), None) | (None, Some(one)) => one,
-        (Some(variables), Some(path)) => format!("{variables} and {path}"),
-    }
+    let proxies = hold.differences.iter().any(Difference::has_proxies);
+    let proxies = proxies.then(|| "write the proxies into the service's environment".to_owned());
+    let all: Vec<String> = [variables, path, proxies].into_iter().flatten().collect();
+    if all.is_empty() { format!("POST /redeploy/{service}") } else { all.join(" and ") }
 }
 
 /// What keeps containers connected to the networks that they were connected to since they were made.
@@ -265,6 +272,22 @@ mod tests {
             "POST /redeploy/shop",
             "the files were edited as well"
         );
+    }
+
+    #[test]
+    fn dockers_proxies_are_written_down_and_no_reason_to_redeploy_without_them() {
+        let difference = Difference {
+            service: "web".into(),
+            what: vec!["environment HTTP_PROXY (set by docker's proxies)".into()],
+            unset: Vec::new(),
+            connected: Vec::new(),
+        };
+        assert!(difference.is_of_proxies());
+        let hold = DefinitionHold { project: Project::default(), differences: vec![difference] };
+        let text = definition_differs(&hold, "shop");
+        assert!(text.contains("write them into `environment` of the service"), "{text}");
+        assert!(!text.contains("POST /redeploy") && !text.contains("compose_watch"), "{text}");
+        assert_eq!(definition_cleared_by(&hold, "shop"), "write the proxies into the service's environment");
     }
 
     #[test]
