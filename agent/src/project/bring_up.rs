@@ -507,7 +507,9 @@ fn is_same_path(one: &str, other: &str) -> bool {
 fn would_lose(service: &str, mount: &MountRecord) -> CompareError {
     let MountRecord { name, destination, .. } = mount;
     let cause = format!(
-        "the new image of {service} no longer declares the volume {destination}, so its data would stay behind in the volume          {name}, and a rollback would not find it either. Nothing was brought up. Name a volume for that path in the compose          file (`external: true` with `name: {name}` keeps the data), or redeploy the service if the data is not needed"
+        "the new image of {service} no longer declares the volume {destination}, so its data would stay behind in the volume \
+         {name}, and a rollback would not find it either. Nothing was brought up. Name a volume for that path in the compose \
+         file (`external: true` with `name: {name}` keeps the data), or redeploy the service if the data is not needed"
     );
     CompareError::Compose(ComposeError { cause, output: String::new() })
 }
