@@ -362,6 +362,8 @@ pub struct Hashes {
     pub unset: Vec<String>,
     /// The home directory that compose puts in the place of `~`; empty if it is not known.
     pub home: String,
+    /// The variables that docker's `proxies` have compose set in new containers; `None` if they are not known.
+    pub proxies: Option<BTreeMap<String, String>>,
 }
 
 /// Runs compose. The caller must serialize calls for the same project.

@@ -61,7 +61,7 @@ pub use evenkeel_common::config::expand::Env;
 pub use evenkeel_common::config::{ConfigErrors, ConfigSource, Configuration};
 pub use load::{WithoutServices, schema};
 pub(crate) use misplaced::HELD;
-pub(crate) use paths::in_container;
+pub(crate) use paths::{in_container, is_set_by_engine};
 
 /// A configuration without fatal faults.
 #[derive(Debug, Clone, PartialEq)]

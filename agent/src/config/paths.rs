@@ -1,5 +1,6 @@
 //! Rules of the paths that the agent writes to, and warnings if others can write there.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +23,22 @@ pub(crate) fn in_container() -> bool {
 /// `…/overlay-containers/ID/userdata/hosts`), according to `/proc/self/mountinfo`.
 fn is_mounted_by_engine(mounts: &str) -> bool {
     mounts.lines().filter_map(|line| line.split(' ').nth(3)).any(|root| root.contains("containers/"))
+}
+
+/// Reports whether nobody gave this variable to the agent: the engine has set it in the agent's container, where it says something
+/// else than on the machine.
+pub(crate) fn is_set_by_engine(name: &str, value: &OsStr) -> bool {
+    is_of_container(name, value.as_encoded_bytes(), || rustix::system::uname().nodename().to_bytes().to_vec())
+        && in_container()
+}
+
+/// Reports whether an engine sets this variable so in a container with this host name. Another `HOSTNAME` was given by a person.
+fn is_of_container(name: &str, value: &[u8], host_name: impl Fn() -> Vec<u8>) -> bool {
+    match name {
+        "HOSTNAME" => value == host_name(),
+        "container" => true,
+        _ => false,
+    }
 }
 
 /// `audit.path`: absolute, or empty.
@@ -107,7 +124,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::testing::{good, parse};
-    use super::is_mounted_by_engine;
+    use super::{is_mounted_by_engine, is_of_container};
     use crate::config::Config;
 
     #[test]
@@ -122,6 +139,14 @@ mod tests {
         ] {
             assert!(is_mounted_by_engine(&(machine.clone() + &mount(root, "/etc/hosts"))), "{root}");
         }
+    }
+
+    #[test]
+    fn the_host_name_of_a_container_was_given_by_nobody_and_another_one_was() {
+        let is_of_container =
+            |name: &str, value: &str| is_of_container(name, value.as_bytes(), || b"3f2a91c0b7de".to_vec());
+        assert!(is_of_container("HOSTNAME", "3f2a91c0b7de") && is_of_container("container", "podman"));
+        assert!(!is_of_container("HOSTNAME", "prod-1") && !is_of_container("HOST", "3f2a91c0b7de"));
     }
 
     #[test]

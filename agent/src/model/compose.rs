@@ -186,9 +186,17 @@ impl<'a> ModelService<'a> {
 
     /// Returns the jobs that must complete before it is started.
     pub fn waits_for(self) -> impl Iterator<Item = &'a str> {
-        let condition = |value: &'a Value| value.get("condition").and_then(Value::as_str);
-        let is_job = move |value| condition(value) == Some("service_completed_successfully");
-        self.dependencies().filter(move |(_, value)| is_job(value)).map(|(name, _)| name)
+        self.depends_on_as("service_completed_successfully")
+    }
+
+    /// Returns the services that must be healthy before it is started.
+    pub fn waits_for_health_of(self) -> impl Iterator<Item = &'a str> {
+        self.depends_on_as("service_healthy")
+    }
+
+    fn depends_on_as(self, condition: &'static str) -> impl Iterator<Item = &'a str> {
+        let has = move |value: &Value| value.get("condition").and_then(Value::as_str) == Some(condition);
+        self.dependencies().filter(move |(_, value)| has(value)).map(|(name, _)| name)
     }
 
     /// Returns the services that it is restarted with: it depends on them with `restart: true`, or joins one of their

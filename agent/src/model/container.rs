@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use super::compose::{ModelService, duration};
 use super::image::{ImageId, Reference};
 use super::project::{Origin, Project};
 
@@ -321,6 +323,27 @@ pub struct HealthTiming {
 }
 
 impl HealthTiming {
+    /// What the engine takes where nothing is said.
+    pub const DEFAULT: Self = Self {
+        start_period: Duration::ZERO,
+        interval: Duration::from_secs(30),
+        timeout: Duration::from_secs(30),
+        retries: 3,
+    };
+
+    /// Returns the timing that the compose files give to a health check; `None` if they say nothing of it.
+    pub fn of_files(service: ModelService<'_>) -> Option<Self> {
+        let check = service.element().get("healthcheck")?.as_object()?;
+        let time = |key: &str| duration(check.get(key)?.as_str()?).filter(|time| !time.is_zero());
+        let retries = check.get("retries").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
+        Some(Self {
+            start_period: time("start_period").unwrap_or(Self::DEFAULT.start_period),
+            interval: time("interval").unwrap_or(Self::DEFAULT.interval),
+            timeout: time("timeout").unwrap_or(Self::DEFAULT.timeout),
+            retries: retries.filter(|n| *n > 0).unwrap_or(Self::DEFAULT.retries),
+        })
+    }
+
     /// Maximum budget. An image can set these times to any value, up to centuries.
     const LONGEST: Duration = Duration::from_hours(7 * 24);
 

@@ -96,7 +96,7 @@ pub struct Project {
     /// Variables that override those of the file: the tag being deployed, even if the file has changed meanwhile.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub set: BTreeMap<String, String>,
-    /// `health_grace`, added to the timeout of `up`, which waits for health checks that `depends_on` requires.
+    /// `health_grace`, added to the timeout of `up`.
     #[serde(default, skip_serializing_if = "Duration::is_zero")]
     pub health_grace: Duration,
     /// The project directory; `None`: the directory of the first file.
@@ -108,6 +108,10 @@ pub struct Project {
     /// Time that the containers to be replaced get to stop, added to the timeout of `up`.
     #[serde(default, skip_serializing_if = "Duration::is_zero")]
     pub stop_grace: Duration,
+    /// Time that compose may wait for health checks and jobs which others of the services depend on, added to the timeout of
+    /// `up`.
+    #[serde(skip)]
+    pub wait_grace: Duration,
     /// Numbers of containers that are kept although the files say otherwise (`--scale`), by compose service.
     #[serde(skip)]
     pub kept_counts: BTreeMap<String, usize>,

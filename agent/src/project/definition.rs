@@ -56,6 +56,7 @@ impl Comparison {
             version: hashes.version,
             unset: hashes.unset,
             home: hashes.home,
+            proxies: hashes.proxies,
             ..Rendered::default()
         };
         find_incomplete(compose, project, services, &mut rendered).await?;
@@ -99,7 +100,9 @@ impl Comparison {
     pub(crate) fn is_exact(&self, service: &str) -> bool {
         let differences = self.rendered.differences(&[service.to_owned()], &self.running);
         self.rendered.is_exact(service, &self.running)
-            && differences.iter().all(|one| one.is_of_connections() || one.is_of_settings())
+            && differences
+                .iter()
+                .all(|one| one.is_of_connections() || one.is_of_settings() || one.is_of_proxies())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The hash over a project's compose files (spec 1.6).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use sha2::{Digest, Sha256};
 
+use crate::config::is_set_by_engine;
 use crate::model::env_file;
 use crate::model::text::describe_io_error;
 use crate::model::{Container, Project};
@@ -143,8 +145,8 @@ fn others(
     // Compose inherits the agent's environment, and prefers it to the files. It runs in the project directory.
     let value = |name: &str| match std::env::var(name) {
         _ if name == "PWD" => Variable::Set(folder.display().to_string()),
-        Ok(value) => Variable::Set(value),
-        Err(_) => surroundings.get(name).cloned().unwrap_or(Variable::Unset),
+        Ok(value) if !is_set_by_engine(name, OsStr::new(&value)) => Variable::Set(value),
+        _ => surroundings.get(name).cloned().unwrap_or(Variable::Unset),
     };
     while let Some((path, content, own_folder)) = unread.pop() {
         let named = references::of(&content, &value);

@@ -227,6 +227,18 @@ pub struct BringUp {
     /// Whether the containers that are brought up must be as they were before: if not, all are returned, and compose does not
     /// run.
     pub must_look: bool,
+    /// What it means if data would stay behind in a volume.
+    pub lost_volumes: LostVolumes,
+}
+
+/// What it means that an image no longer declares the volume that a container has its data in: a new container would begin
+/// without the data, and so would one that is brought up by a rollback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LostVolumes {
+    /// Nothing is brought up.
+    Refused,
+    /// A person has asked for it, or it has happened already.
+    Accepted,
 }
 
 /// A step of the update of a swarm service.

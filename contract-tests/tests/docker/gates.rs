@@ -86,7 +86,10 @@ fn an_update_waits_for_its_approval_and_goes_with_it() {
 
 #[test]
 fn an_image_that_declares_another_volume_waits_for_an_approval_and_is_not_pulled() {
-    let (world, _) = World::with_web_of("volumes", &Image::good("v1").with_volume("/var/lib/db/data"), &[]);
+    // Without it, the data would stay behind, and the update would end there.
+    let named = ["volumes: ['/var/lib/db/data']"];
+    let v1 = Image::good("v1").with_volume("/var/lib/db/data");
+    let (world, _) = World::with_web_of("volumes", &v1, &named);
     let web = world.entry("web", &["web:latest"]).set("update", json!({"ask_on": ["volumes"]}));
     let agent = world.agent_for([web]);
     let v2 = world.push("web", &Image::good("v2").with_volume("/var/lib/db"));

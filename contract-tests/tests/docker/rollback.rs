@@ -310,3 +310,18 @@ fn what_uses_the_network_of_a_service_runs_again_after_a_rollback_that_its_healt
     world.assert_runs("client", "v1");
     world.assert_tidy();
 }
+
+#[test]
+fn an_image_that_no_longer_declares_the_volume_of_the_data_is_not_brought_up() {
+    let v1 = Image::good("v1").with_volume("/var/lib/db/data");
+    let (world, _) = World::with_web_of("undeclared", &v1, &[]);
+    let before = world.project.container("web");
+    let agent = world.agent();
+    world.push("web", &Image::good("v2").with_volume("/var/lib/db"));
+    agent.trigger("web");
+    let entry = agent.wait_entry(&Kind::ERROR, 1);
+    assert!(entry.message.contains("no longer declares the volume /var/lib/db/data"), "{entry:#?}");
+    world.assert_tidy();
+    assert_eq!(world.assert_runs("web", "v1").id, before.id);
+    assert_eq!(agent.blocked().len(), 0);
+}

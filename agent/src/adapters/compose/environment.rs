@@ -1,15 +1,25 @@
-//! The environment of compose (DECISIONS 6): the agent's own, without secrets, service manager variables, and variables
-//! that select another engine or project. From an env file, variables that select a program are also dropped.
+//! The environment of compose (DECISIONS 6): the agent's own, without secrets, variables of the service manager and of the
+//! agent's container, and variables that select another engine or project. From an env file, variables that select a program
+//! are also dropped.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use parking_lot::{Mutex, RwLock};
 
-/// Variables with which the service manager talks to the agent. A trailing `*` matches any suffix.
-const SERVICE_MANAGER: [&str; 5] =
-    ["NOTIFY_SOCKET", "WATCHDOG_*", "LISTEN_*", "CREDENTIALS_DIRECTORY", "INVOCATION_ID"];
+/// Variables that the service manager sets for the agent alone. A trailing `*` matches any suffix.
+const SERVICE_MANAGER: [&str; 9] = [
+    "NOTIFY_SOCKET",
+    "WATCHDOG_*",
+    "LISTEN_*",
+    "CREDENTIALS_DIRECTORY",
+    "STATE_DIRECTORY",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "SYSTEMD_EXEC_PID",
+    "MEMORY_PRESSURE_*",
+];
 
 /// Compose variables that change neither project, engine nor files. All others are dropped, whatever their source: the
 /// agent passes these settings as flags.
@@ -66,13 +76,17 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// Creates the environment from `own`, the agent's environment.
-    pub(super) fn new(own: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
-        let dropped = |name: &OsString| {
+    /// Creates the environment from `own`, the agent's environment. `is_set_by_engine`: whether a variable says something of the
+    /// agent's container only.
+    pub(super) fn new(
+        own: impl IntoIterator<Item = (OsString, OsString)>,
+        is_set_by_engine: impl Fn(&str, &OsStr) -> bool,
+    ) -> Self {
+        let is_dropped = |name: &OsStr, value: &OsStr| {
             let name = name.to_string_lossy();
-            is_from_service_manager(&name) || redirects(&name)
+            is_from_service_manager(&name) || redirects(&name) || is_set_by_engine(&name, value)
         };
-        let own = own.into_iter().filter(|(name, _)| !dropped(name)).collect();
+        let own = own.into_iter().filter(|(name, value)| !is_dropped(name, value)).collect();
         Self { own, secret: RwLock::default(), logged: Mutex::default() }
     }
 
@@ -115,7 +129,7 @@ impl Environment {
     }
 }
 
-/// Reports whether the service manager uses this variable to talk to the agent.
+/// Reports whether the service manager has set this variable for the agent alone.
 pub(crate) fn is_from_service_manager(name: &str) -> bool {
     matches(name, &SERVICE_MANAGER)
 }
@@ -141,7 +155,7 @@ mod tests {
     }
 
     fn environment(names: &[&str]) -> Environment {
-        Environment::new(names.iter().map(|name| ((*name).into(), "x".into())))
+        Environment::new(names.iter().map(|name| ((*name).into(), "x".into())), |_, _| false)
     }
 
     #[test]
@@ -164,6 +178,8 @@ mod tests {
             "LISTEN_FDNAMES",
             "CREDENTIALS_DIRECTORY",
             "INVOCATION_ID",
+            "STATE_DIRECTORY",
+            "JOURNAL_STREAM",
             "DOCKER_HOST",
             "DOCKER_CONTEXT",
             "DOCKER_API_VERSION",
@@ -192,6 +208,17 @@ mod tests {
         // After a reload, variables of the old configuration stay withheld.
         environment.withhold(&["NEW_TOKEN"].map(str::to_owned).into());
         assert_eq!(names(&environment.own()), usual);
+    }
+
+    #[test]
+    fn what_the_engine_has_set_in_the_agents_container_does_not_override_the_env_of_a_project() {
+        let own: [(OsString, OsString); 2] =
+            [("HOSTNAME", "3f2a91c0b7de"), ("HOME", "/root")].map(|(n, v)| (n.into(), v.into()));
+        let environment = |id: &'static str| {
+            Environment::new(own.clone(), move |name, value| name == "HOSTNAME" && value == id)
+        };
+        assert_eq!(names(&environment("3f2a91c0b7de").own()), ["HOME"]);
+        assert_eq!(names(&environment("another").own()), ["HOSTNAME", "HOME"], "a person has set it");
     }
 
     #[test]

@@ -4,9 +4,10 @@ mod definition;
 mod env_file;
 pub(crate) mod environment;
 mod others;
+mod proxies;
 mod version;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufReader, Read as _, Seek as _};
@@ -22,7 +23,7 @@ use self::environment::Environment;
 use self::version::{ApiMismatch, Version};
 use super::child::{Leftovers, Outcome, run};
 use super::docker::Endpoint;
-use crate::config::Runtime;
+use crate::config::{Runtime, is_set_by_engine};
 use crate::model::definition::{HOME, UNNAMED_VARIABLE};
 use crate::model::output::{Tail, stable, without_queries};
 use crate::model::text::describe_io_error;
@@ -30,7 +31,7 @@ use crate::model::{ComposeError, Model, ModelService, Project, PullPolicy, UpMod
 use crate::ports::{Compose, Hashes};
 
 /// Timeout of a run. Images are already pulled; only stopping and starting containers takes time. The project's
-/// `health_grace` is added.
+/// `health_grace` is added, and the times that its containers need to stop, and that compose waits for others.
 const LIMIT: Duration = Duration::from_mins(10);
 
 /// Timeout of short commands such as `compose version`.
@@ -70,7 +71,7 @@ impl ComposeCli {
             runtime,
             program: PathBuf::from(program),
             endpoint: endpoint.to_string(),
-            environment: Environment::new(environment),
+            environment: Environment::new(environment, is_set_by_engine),
             limit: LIMIT,
             definitions: definition::process_folder(),
         }
@@ -303,7 +304,7 @@ impl ComposeCli {
             None => Vec::new(),
         };
         variables.extend(project.set.clone());
-        let limit = self.limit + project.health_grace + project.stop_grace;
+        let limit = self.limit + project.health_grace + project.stop_grace + project.wait_grace;
         let deadline = Instant::now() + limit;
         let mut retries = CONFLICT_RETRIES.iter();
         loop {
@@ -347,6 +348,19 @@ impl ComposeCli {
         let said = self.run(project, task, answer, true).await?;
         printed.rewind().map_err(|error| lost(&error))?;
         Ok((printed, said))
+    }
+
+    /// Returns the variables that docker's configuration has compose set in new containers; `None` if they are not known.
+    async fn proxies(&self) -> Option<BTreeMap<String, String>> {
+        let folder = match self.environment.variable("DOCKER_CONFIG").filter(|folder| !folder.is_empty()) {
+            Some(folder) => PathBuf::from(folder),
+            None => Path::new(&self.environment.variable(HOME)?).join(".docker"),
+        };
+        match tokio::fs::read(folder.join("config.json")).await {
+            Ok(text) => Some(proxies::of_config(&serde_json::from_slice(&text).ok()?, &self.endpoint)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(BTreeMap::new()),
+            Err(_) => None,
+        }
     }
 
     /// Prints the hashes of the services of these profiles, and of those without profiles.
@@ -536,6 +550,7 @@ impl Compose for ComposeCli {
                 .variable(HOME)
                 .and_then(|home| home.into_string().ok())
                 .unwrap_or_default(),
+            proxies: self.proxies().await,
         })
     }
 }

@@ -464,6 +464,22 @@ esac"#,
 }
 
 #[tokio::test]
+async fn the_proxies_that_compose_sets_are_read_from_dockers_configuration() {
+    let stage = Stage::new("exit 0");
+    let proxies = async || {
+        let own: [(OsString, OsString); 1] = [("DOCKER_CONFIG".into(), stage.folder.path().into())];
+        let compose = ComposeCli { environment: Environment::new(own, |_, _| false), ..scripted() };
+        compose.proxies().await
+    };
+    assert_eq!(proxies().await, Some(BTreeMap::new()), "there is no such file");
+    fs::write(stage.path("config.json"), r#"{"proxies": {"default": {"noProxy": "a"}}}"#).unwrap();
+    let both = ["NO_PROXY", "no_proxy"].map(|name| (name.to_owned(), "a".to_owned()));
+    assert_eq!(proxies().await, Some(BTreeMap::from(both)));
+    fs::write(stage.path("config.json"), "{").unwrap();
+    assert_eq!(proxies().await, None, "unknown is not none");
+}
+
+#[tokio::test]
 async fn at_the_deadline_the_whole_group_gets_sigterm() {
     let stage =
         Stage::new("trap 'echo asked; exit 1' TERM\nsleep 1000 > /dev/null 2>&1 &\necho $! > pid\nwait");
@@ -471,9 +487,9 @@ async fn at_the_deadline_the_whole_group_gets_sigterm() {
     let compose = scripted().with_limit(Duration::from_secs(1));
     // Compose itself waits for health checks if `depends_on` requires it, and for containers to stop.
     let (health_grace, stop_grace) = (Duration::from_secs(1), Duration::from_secs(1));
-    let project = Project { health_grace, stop_grace, ..stage.project() };
+    let project = Project { health_grace, stop_grace, wait_grace: Duration::from_secs(1), ..stage.project() };
     let error = compose.up(&project, &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
-    assert_eq!(error.cause, "`up` timed out after 3 s and was stopped");
+    assert_eq!(error.cause, "`up` timed out after 4 s and was stopped");
     assert_eq!(error.output, "asked");
     assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
     wait_for_exit(stage.read("pid").trim()).await;

@@ -46,11 +46,6 @@ const AUTO_UPDATE_LABEL: &str = "io.containers.autoupdate";
 /// Maximum length of the health check output that is shown to users.
 const HEALTH_OUTPUT_LIMIT: usize = 500;
 
-/// The engine's defaults for health checks.
-const DEFAULT_INTERVAL: Duration = Duration::from_secs(30);
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-const DEFAULT_RETRIES: u32 = 3;
-
 /// Exit code of a process that SIGKILL ended, the OOM killer's signal.
 const KILLED: i64 = 137;
 /// How long after its end a killed container's `OOMKilled` flag may still be missing: the engine hears of the end and of the
@@ -372,12 +367,12 @@ fn timing(config: &Value) -> Option<HealthTiming> {
     };
     Some(HealthTiming {
         start_period: Duration::from_nanos(nanos("/StartPeriod")),
-        interval: or("/Interval", DEFAULT_INTERVAL),
-        timeout: or("/Timeout", DEFAULT_TIMEOUT),
+        interval: or("/Interval", HealthTiming::DEFAULT.interval),
+        timeout: or("/Timeout", HealthTiming::DEFAULT.timeout),
         retries: amount(config, "/Retries")
             .and_then(|n| u32::try_from(n).ok())
             .filter(|n| *n > 0)
-            .unwrap_or(DEFAULT_RETRIES),
+            .unwrap_or(HealthTiming::DEFAULT.retries),
     })
 }
 

@@ -3,6 +3,7 @@
 //! A field that the files do not set has the value of the image, or the engine's default. Where neither is known, it is
 //! not compared: unknown is not different.
 
+pub(super) mod proxies;
 mod uncommon;
 pub(super) mod updated;
 

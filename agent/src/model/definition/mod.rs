@@ -38,6 +38,9 @@ const OF_PROVIDER: &str = " (set by a provider)";
 /// The end of a setting that is no longer the one that a container was made with.
 const CHANGED_SINCE: &str = " (changed since)";
 
+/// The end of a variable that docker's configuration has compose set.
+const OF_PROXIES: &str = " (set by docker's proxies)";
+
 /// Label with the hash of the definition that a container or a network was created from.
 const HASH_LABEL: &str = "com.docker.compose.config-hash";
 /// Label with the version of the compose that created a container.
@@ -65,6 +68,8 @@ pub struct Rendered {
     pub unset: Vec<String>,
     /// The home directory of compose, see [`HOME`]; empty if it is not known.
     pub home: String,
+    /// The variables that docker's `proxies` have compose set in new containers; `None` if they are not known.
+    pub proxies: Option<BTreeMap<String, String>>,
     /// The configs and secrets that are copied into containers and use such a variable, by their names in [`copied`].
     pub incomplete: BTreeSet<String>,
 }
@@ -106,6 +111,17 @@ impl Difference {
     /// dependencies of a service, so that they are in no file.
     pub fn is_of_providers(&self) -> bool {
         !self.what.is_empty() && self.what.iter().all(|what| what.ends_with(OF_PROVIDER))
+    }
+
+    /// Reports whether nothing differs but variables of docker's proxies, which are in no file and no hash: compose takes them
+    /// from the docker configuration of whoever runs it.
+    pub fn is_of_proxies(&self) -> bool {
+        !self.what.is_empty() && self.what.iter().all(|what| what.ends_with(OF_PROXIES))
+    }
+
+    /// Reports whether variables of docker's proxies are among what differs.
+    pub fn has_proxies(&self) -> bool {
+        self.what.iter().any(|what| what.ends_with(OF_PROXIES))
     }
 
     /// Reports whether the files define what runs but for settings that were changed since, as with `docker update`.
@@ -158,6 +174,13 @@ impl Rendered {
                 let changed = fields::updated::changed_since(name, &self.model, container);
                 what.extend(changed.into_iter().map(|what| format!("{what}{CHANGED_SINCE}")));
             }
+            if let Some(set) = &self.proxies {
+                let of_container = |container: &Value| {
+                    fields::proxies::differences(name, &self.model, container, running.image(container), set)
+                };
+                let all = running.of_service(name).flat_map(of_container);
+                what.extend(all.map(|variable| format!("environment {variable}{OF_PROXIES}")));
+            }
             if running.of_service(name).next().is_some() && !self.incomplete.is_empty() {
                 let copied = copied::used_by(&self.model, std::slice::from_ref(name));
                 what.extend(copied.into_keys().filter(|file| self.incomplete.contains(file)));
@@ -186,8 +209,7 @@ impl Rendered {
         let Some(service) = self.model.service(name) else {
             return vec!["it is not in the compose files".to_owned()];
         };
-        let image = container.get("Image").and_then(Value::as_str).and_then(|id| running.images.get(id));
-        let found = fields::differences(service.element(), &self.model, container, image);
+        let found = fields::differences(service.element(), &self.model, container, running.image(container));
         let is_same_compose = !self.version.is_empty() && label(container, VERSION_LABEL) == self.version;
         if found.is_empty()
             && is_same_compose
@@ -240,6 +262,11 @@ fn is_one_of<const N: usize>(known: [&BTreeMap<String, String>; N], service: &st
 }
 
 impl Running {
+    /// Returns the configuration of the image of a container; `None` if the image is gone.
+    fn image(&self, container: &Value) -> Option<&Value> {
+        self.images.get(container.get("Image")?.as_str()?)
+    }
+
     /// Iterates over the containers of a compose service.
     pub fn of_service<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Value> {
         self.containers.iter().filter(move |container| label(container, SERVICE_LABEL) == name)

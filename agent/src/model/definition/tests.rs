@@ -57,6 +57,43 @@ fn a_variable_that_is_passed_through_but_not_set_here_is_a_difference_if_the_con
     assert_eq!(of(json!({}), proxy(), image(&[])), none, "compose adds the client's proxies by itself");
 }
 
+#[test]
+fn the_proxies_of_docker_differ_if_a_new_container_would_get_others_whatever_the_hash_is() {
+    let found = |hash: &str, service: Value, variables: &[&str], set: &[(&str, &str)]| {
+        let rendered = Rendered {
+            model: serde_json::from_value(json!({ "services": { "web": service } })).expect("a model"),
+            hashes: BTreeMap::from([("web".to_owned(), "same".to_owned())]),
+            proxies: Some(
+                set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            ),
+            ..Rendered::default()
+        };
+        let labels = json!({ SERVICE_LABEL: "web", HASH_LABEL: hash });
+        let container = json!({ "Config": { "Env": variables, "Labels": labels }, "Image": "sha256:1" });
+        let image = json!({ "Env": ["NO_PROXY=of the image"] });
+        let running = Running {
+            containers: vec![container],
+            images: [("sha256:1".to_owned(), image)].into(),
+            networks: Vec::new(),
+        };
+        let differences = rendered.differences(&["web".to_owned()], &running);
+        differences.into_iter().flat_map(|difference| difference.what).collect::<Vec<_>>()
+    };
+    let of_image = "NO_PROXY=of the image";
+    let none: [&str; 0] = [];
+    for hash in ["same", "old"] {
+        let plain = |variables: &[&str], set: &[(&str, &str)]| found(hash, json!({}), variables, set);
+        let lost = ["environment HTTP_PROXY (set by docker's proxies)"];
+        assert_eq!(plain(&[of_image, "HTTP_PROXY=a"], &[]), lost, "it would be gone");
+        assert_eq!(plain(&[of_image], &[("HTTP_PROXY", "a")]), lost, "it would be added");
+        assert_eq!(plain(&[of_image, "HTTP_PROXY=b"], &[("HTTP_PROXY", "a")]), lost);
+        assert_eq!(plain(&[of_image, "HTTP_PROXY=a"], &[("HTTP_PROXY", "a")]), none);
+        assert_eq!(plain(&[of_image], &[]), none);
+        let listed = json!({ "environment": { "HTTP_PROXY": "a" } });
+        assert_eq!(found(hash, listed, &[of_image, "HTTP_PROXY=a"], &[("HTTP_PROXY", "b")]), none);
+    }
+}
+
 /// The networks that differ, for one whose definition and state are these.
 fn of_network(defined: Value, mut existing: Value) -> Vec<String> {
     let mut model = json!({ "services": { "web": { "networks": { "net": null } } }, "networks": {} });

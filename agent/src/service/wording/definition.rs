@@ -66,6 +66,14 @@ pub(crate) fn write_down(differences: &[Difference]) -> Option<String> {
              compose file: a redeploy by the agent would use its own home directory"
         ));
     }
+    if differences.iter().any(Difference::has_proxies) {
+        all.push(
+            "Compose sets the variables of docker's proxies from `proxies` in the config.json of the user who runs it, and the \
+             agent's has others: write them into `environment` of the service, or into the agent's Docker configuration. A \
+             redeploy by the agent would set its own"
+                .to_owned(),
+        );
+    }
     (!all.is_empty()).then(|| all.join(". "))
 }
 
@@ -85,7 +93,9 @@ pub(in crate::service) fn definition_cleared_by(hold: &DefinitionHold, service: 
     let variables = (!names.is_empty()).then(|| format!("set {} in env_file", names.join(", ")));
     let dollar = is_unnamed.then(|| "write a literal $ as $$".to_owned());
     let path = is_home.then(|| "write the path out in the compose file".to_owned());
-    let all: Vec<String> = [variables, dollar, path].into_iter().flatten().collect();
+    let proxies = hold.differences.iter().any(Difference::has_proxies);
+    let proxies = proxies.then(|| "write the proxies into the service's environment".to_owned());
+    let all: Vec<String> = [variables, dollar, path, proxies].into_iter().flatten().collect();
     if all.is_empty() { format!("POST /redeploy/{service}") } else { all.join(" and ") }
 }
 
@@ -302,6 +312,22 @@ mod tests {
             "POST /redeploy/shop",
             "the files were edited as well"
         );
+    }
+
+    #[test]
+    fn dockers_proxies_are_written_down_and_no_reason_to_redeploy_without_them() {
+        let difference = Difference {
+            service: "web".into(),
+            what: vec!["environment HTTP_PROXY (set by docker's proxies)".into()],
+            unset: Vec::new(),
+            connected: Vec::new(),
+        };
+        assert!(difference.is_of_proxies());
+        let hold = DefinitionHold { project: Project::default(), differences: vec![difference] };
+        let text = definition_differs(&hold, "shop");
+        assert!(text.contains("write them into `environment` of the service"), "{text}");
+        assert!(!text.contains("POST /redeploy") && !text.contains("compose_watch"), "{text}");
+        assert_eq!(definition_cleared_by(&hold, "shop"), "write the proxies into the service's environment");
     }
 
     #[test]

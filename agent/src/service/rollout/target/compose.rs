@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::model::image::Reference;
 use crate::model::{HookEvent, Model, ModelService, Project, PullPolicy};
 use crate::ports::HookCall;
-use crate::service::action::{BringUp, Replaced, Step};
+use crate::service::action::{BringUp, LostVolumes, Replaced, Step};
 use crate::service::images::OldImage;
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, ImageChange, PlannedHooks};
@@ -33,6 +33,12 @@ impl Deployment {
             let definition = self.definition();
             let is_guarded =
                 definition.is_none() && !matches!(plan.cause, Cause::Redeploy | Cause::ComposeChanged);
+            let is_update = matches!(plan.cause, Cause::Update | Cause::GoBack(_));
+            let lost_volumes = if is_update && self.phase == Phase::Start {
+                LostVolumes::Refused
+            } else {
+                LostVolumes::Accepted
+            };
             Step::Start(BringUp {
                 tags,
                 displaced,
@@ -44,6 +50,7 @@ impl Deployment {
                 definition,
                 is_guarded,
                 must_look: self.must_look && self.phase == Phase::Start,
+                lost_volumes,
             })
         };
         if let (Some(step), Phase::Unpin) = (self.snapshot_step(), &self.phase) {
