@@ -62,6 +62,26 @@ impl AtRest {
     }
 }
 
+/// Why sources can't be copied of which one lies in another: a volume may bind a directory in another one, and a link may lead
+/// there. It would be copied twice, and be put back into what was put back before.
+fn overlap(sources: &[Source]) -> Option<String> {
+    let mut pairs =
+        sources.iter().enumerate().flat_map(|(n, one)| sources[..n].iter().map(move |two| (one, two)));
+    pairs.find_map(|(one, two)| {
+        let (outer, inner) = if one.folder.starts_with(&two.folder) { (two, one) } else { (one, two) };
+        inner.folder.starts_with(&outer.folder).then(|| {
+            format!(
+                "{} can't be copied beside {}: its directory {} is in {}; name only {} in update.snapshot.of",
+                inner.of,
+                outer.of,
+                inner.folder.display(),
+                outer.folder.display(),
+                outer.of
+            )
+        })
+    })
+}
+
 /// Label with the name of the volume that was copied.
 const OF_LABEL: &str = "evenkeel.snapshot.of";
 
@@ -81,6 +101,9 @@ impl Data {
                 Ok(source) => sources.push(source),
                 Err(why) => return Ok(Err(format!("{of} can't be copied: {why}"))),
             }
+        }
+        if let Some(why) = overlap(&sources) {
+            return Ok(Err(why));
         }
         // To measure the data, all of it is walked through, which would be done in vain in every cycle.
         if let Some(why) = self.hindrance(&sources).await? {
