@@ -218,9 +218,10 @@ impl Service {
         }
     }
 
-    /// Reports whether a container runs, or would run if it had not failed.
+    /// Reports whether a container runs, or would run if neither it nor its rollback had failed.
     pub(in crate::service) fn is_wanted(&self, container: &Container) -> bool {
         container.is_live()
+            || self.durable.left_stopped.contains_key(&container.id)
             || !matches!(
                 self.condition(container),
                 Condition::Inactive(_) | Condition::Failing(Symptom::NotStarted { .. })

@@ -22,6 +22,7 @@ use crate::service::rollout::snapshot::{
     DataBack, EarlierPlan, KeptKind, KeptSnapshot, PendingData, SnapshotPlan,
 };
 use crate::service::rollout::step::Phase;
+use crate::service::state::LeftStopped;
 use crate::service::{ROLLBACK_ATTEMPTS, Service, rollback_pause, wording};
 
 /// How often a copy is tried: the service is down, and what has failed, say for lack of room, may have taken minutes.
@@ -233,6 +234,8 @@ impl Service {
         let why = if is_last && matches!(phase, Phase::Restore(_)) {
             let stopped = std::mem::take(&mut deployment.snapshot.stopped);
             let names: Vec<&str> = stopped.iter().map(|one| one.name.as_str()).collect();
+            let ids = stopped.iter().map(|one| (one.id.clone(), LeftStopped::MixedData));
+            self.durable.left_stopped.extend(ids);
             wording::snapshot::left_stopped(why, &names)
         } else {
             why.to_owned()
@@ -600,8 +603,8 @@ impl Deployment {
     }
 
     /// The data was put back, but not the images that it belongs to: leaves stopped what would run another one on it. Returns
-    /// the names.
-    pub(in crate::service) fn leave_rejected_stopped(&mut self, containers: &[Container]) -> Vec<String> {
+    /// that.
+    pub(in crate::service) fn leave_rejected_stopped(&mut self, containers: &[Container]) -> Vec<Mounter> {
         if !self.snapshot.is_restored {
             return Vec::new();
         }
@@ -620,7 +623,7 @@ impl Deployment {
         let stopped = std::mem::take(&mut self.snapshot.stopped);
         let (rejected, others): (Vec<_>, Vec<_>) = stopped.into_iter().partition(is_rejected);
         self.snapshot.stopped = others;
-        rejected.into_iter().map(|one| one.name).collect()
+        rejected
     }
 
     /// The phase in which the new images are brought up, or the old ones again.
