@@ -279,6 +279,8 @@ pub(in crate::service) struct RollbackFailed {
     pub(in crate::service) data: Option<DataBack>,
     /// Containers of the images that failed, which must not run on that data.
     pub(in crate::service) left_stopped: Vec<String>,
+    /// Those of them that the engine may start at its own next start.
+    pub(in crate::service) may_start: Vec<String>,
 }
 
 /// Why a rollback was not possible or failed.

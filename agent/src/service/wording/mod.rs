@@ -253,7 +253,7 @@ fn resumed(
 }
 
 fn rollback_failed(end: RollbackFailed, new: New<'_>) -> AuditEntry {
-    let RollbackFailed { failed, why, containers, data, left_stopped } = end;
+    let RollbackFailed { failed, why, containers, data, left_stopped, may_start } = end;
     let back = match &why {
         RollbackProblem::NoOldImage => "there is no earlier image to roll back to",
         RollbackProblem::NotProven(_) | RollbackProblem::Step(_) => "rollback failed",
@@ -262,6 +262,7 @@ fn rollback_failed(end: RollbackFailed, new: New<'_>) -> AuditEntry {
     let reason = Some(rollback_problem(&failed.failure.reason, &why));
     let reason = handover::joined(reason, data.as_ref().map(snapshot::put_back));
     let reason = handover::joined(reason, snapshot::left_off_old_data(&left_stopped));
+    let reason = handover::joined(reason, snapshot::may_be_started(&may_start));
     let mut entry = failed_deployment(failed, new(Kind::ROLLBACK_FAILED, Level::Critical, message));
     if let RollbackProblem::NotProven(again) = &why {
         entry.output.push_str(&format!(

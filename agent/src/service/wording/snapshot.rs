@@ -106,8 +106,17 @@ pub(in crate::service) fn not_staying_stopped(names: &[&str]) -> String {
 }
 
 /// Why nothing was started on data of which only a part was put back.
-pub(in crate::service) fn left_stopped(why: &str, names: &[&str]) -> String {
-    format!("{why}; no image may run on data of two times, so these stay stopped: {}", names.join(", "))
+pub(in crate::service) fn left_stopped(why: &str, names: &[&str], may_start: &[String]) -> String {
+    let names = names.join(", ");
+    let started = may_be_started(may_start).map(|text| format!("; {text}")).unwrap_or_default();
+    format!("{why}; no image may run on data of two times, so these stay stopped: {names}{started}")
+}
+
+/// Which of the containers that stay stopped may not do so for good.
+pub(super) fn may_be_started(names: &[String]) -> Option<String> {
+    let names = names.join(", ");
+    let why = "the next start of the engine may start these by their restart policy, so act before that";
+    (!names.is_empty()).then(|| format!("{why}: {names}"))
 }
 
 /// Which containers stay stopped because the data of before was put back, and their image has failed on its own.

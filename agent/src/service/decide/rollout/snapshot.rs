@@ -6,9 +6,9 @@ use std::time::Duration;
 use evenkeel_common::backoff;
 use jiff::Timestamp;
 
-use crate::model::Container;
 use crate::model::image::{ImageId, Reference};
 use crate::model::snapshot::{Copied, CopyMade, FolderId, KeptFolder, Mounter, Source};
+use crate::model::{Container, RestartPolicy};
 use crate::service::action::SnapshotStep;
 use crate::service::event::{Event, Fault, Note, RollbackProblem};
 use crate::service::gates::candidate::SnapshotSeen;
@@ -36,6 +36,13 @@ const LONGEST_COPY_AGAIN: Duration = Duration::from_hours(24);
 /// How long an update waits that has failed this often, and for which the service was down.
 pub(super) fn delay_after_copy(tries: u32) -> Duration {
     backoff::after(tries, COPY_AGAIN, LONGEST_COPY_AGAIN)
+}
+
+/// The names of those that the engine may start at its own next start: with some restart policies also what was stopped.
+pub(super) fn started_by_engine(stopped: &[Mounter], containers: &[Container]) -> Vec<String> {
+    let may_start =
+        |one: &&Mounter| containers.iter().any(|c| c.id == one.id && c.restart_policy != RestartPolicy::No);
+    stopped.iter().filter(may_start).map(|one| one.name.clone()).collect()
 }
 
 impl Service {
@@ -236,7 +243,8 @@ impl Service {
             let names: Vec<&str> = stopped.iter().map(|one| one.name.as_str()).collect();
             let ids = stopped.iter().map(|one| (one.id.clone(), LeftStopped::MixedData));
             self.durable.left_stopped.extend(ids);
-            wording::snapshot::left_stopped(why, &names)
+            let containers = self.known.containers.as_deref().unwrap_or_default();
+            wording::snapshot::left_stopped(why, &names, &started_by_engine(&stopped, containers))
         } else {
             why.to_owned()
         };

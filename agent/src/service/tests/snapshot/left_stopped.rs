@@ -77,3 +77,29 @@ fn no_update_starts_what_is_left_stopped_on_data_of_two_times() {
     assert!(scenario.service.crashed(&containers, scenario.now).is_empty());
     assert!(scenario.service.is_wanted(&down), "a person may go back");
 }
+
+#[test]
+fn what_the_engine_may_start_by_itself_is_told() {
+    for is_mixed in [false, true] {
+        let mut scenario = with_data();
+        scenario.fails_with_data();
+        let new = of_project("web-2", &old_container().compose_service, &[]);
+        scenario.runs(&[new]);
+        let always = Container { restart_policy: RestartPolicy::Always, ..new_container() };
+        scenario.service.known.containers = Some(vec![always].into());
+        if !is_mixed {
+            scenario.step_of_snapshot_ends(SnapshotStepped::Done);
+        }
+        for _ in 0..5 {
+            let mixed = SnapshotStepped::Mixed { why: "can't put back /srv/b".into() };
+            let failed = StepResult::Failed("compose could not be started".into());
+            scenario.step_ends(if is_mixed { StepResult::Snapshot(mixed) } else { failed });
+            scenario.now += SignedDuration::from_mins(10);
+        }
+        let entry = scenario.told(&Kind::ROLLBACK_FAILED).pop().expect("a person has to act");
+        let reason = entry.reason.clone().unwrap_or_default();
+        let told =
+            "the next start of the engine may start these by their restart policy, so act before that: web-2";
+        assert!(reason.contains(told), "{reason}");
+    }
+}
