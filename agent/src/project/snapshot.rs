@@ -65,21 +65,22 @@ impl AtRest {
 /// Why sources can't be copied of which one lies in another: a volume may bind a directory in another one, and a link may lead
 /// there. It would be copied twice, and be put back into what was put back before.
 fn overlap(sources: &[Source]) -> Option<String> {
-    let mut pairs =
-        sources.iter().enumerate().flat_map(|(n, one)| sources[..n].iter().map(move |two| (one, two)));
-    pairs.find_map(|(one, two)| {
-        let (outer, inner) = if one.folder.starts_with(&two.folder) { (two, one) } else { (one, two) };
-        inner.folder.starts_with(&outer.folder).then(|| {
-            format!(
-                "{} can't be copied beside {}: its directory {} is in {}; name only {} in update.snapshot.of",
-                inner.of,
-                outer.of,
-                inner.folder.display(),
-                outer.folder.display(),
-                outer.of
-            )
-        })
-    })
+    for (n, one) in sources.iter().enumerate() {
+        for two in &sources[..n] {
+            let (outer, inner) = if one.folder.starts_with(&two.folder) { (two, one) } else { (one, two) };
+            if inner.folder.starts_with(&outer.folder) {
+                return Some(format!(
+                    "{} can't be copied beside {}: its directory {} is in {}; name only {} in update.snapshot.of",
+                    inner.of,
+                    outer.of,
+                    inner.folder.display(),
+                    outer.folder.display(),
+                    outer.of
+                ));
+            }
+        }
+    }
+    None
 }
 
 /// Label with the name of the volume that was copied.

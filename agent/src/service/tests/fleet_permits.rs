@@ -186,7 +186,6 @@ fn all_images_of_a_failed_deployment_have_failed() {
                 containers: Vec::new(),
                 data: None,
                 left_stopped: Vec::new(),
-                may_start: Vec::new(),
             })
         };
         let by_node = FailedDeployment { by_node: true, ..failed.clone() };

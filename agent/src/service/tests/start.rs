@@ -184,8 +184,12 @@ fn what_compose_holds_back_until_others_are_ready_is_not_forced_up() {
         waits_for: vec![("other".into(), awaited)],
         ..running("web")
     };
-    let created = Container { state: State::Created, started_at: None, ..running("other") };
-    let behind_others = Container { waits_for: vec![("db".into(), Awaited::Healthy)], ..created.clone() };
+    let behind_others = Container {
+        state: State::Created,
+        started_at: None,
+        waits_for: vec![("db".into(), Awaited::Healthy)],
+        ..running("other")
+    };
     for (awaited, other, is_held_back) in [
         (Awaited::Completed, running("other"), true),
         (Awaited::Completed, exited("other", 0), false),

@@ -73,8 +73,8 @@ pub(super) const DEPLOYING: &str = "deploy in progress";
 /// Why a rollback by hand is skipped.
 pub(crate) const NO_EARLIER_IMAGE: &str = "no earlier image";
 /// Why a failed rollback is not tried again.
-pub(super) const NOTHING_TO_RETRY: &str = "none of the containers on the failed image is to run, so compose would not be called; redeploy the service to bring up \
-     the last proven images";
+pub(super) const NOTHING_TO_RETRY: &str = "compose would bring up no service, since none of the containers on the failed \
+                                           image is to run; redeploy the service";
 /// Why a rollback by hand of a swarm service is refused.
 pub(super) const NOT_IN_SWARM: &str = "a swarm service is rolled back with `docker service rollback`";
 /// Why a redeployment is skipped (spec 2.4).
@@ -253,7 +253,7 @@ fn resumed(
 }
 
 fn rollback_failed(end: RollbackFailed, new: New<'_>) -> AuditEntry {
-    let RollbackFailed { failed, why, containers, data, left_stopped, may_start } = end;
+    let RollbackFailed { failed, why, containers, data, left_stopped } = end;
     let back = match &why {
         RollbackProblem::NoOldImage => "there is no earlier image to roll back to",
         RollbackProblem::NotProven(_) | RollbackProblem::Step(_) => "rollback failed",
@@ -262,7 +262,6 @@ fn rollback_failed(end: RollbackFailed, new: New<'_>) -> AuditEntry {
     let reason = Some(rollback_problem(&failed.failure.reason, &why));
     let reason = handover::joined(reason, data.as_ref().map(snapshot::put_back));
     let reason = handover::joined(reason, snapshot::left_off_old_data(&left_stopped));
-    let reason = handover::joined(reason, snapshot::may_be_started(&may_start));
     let mut entry = failed_deployment(failed, new(Kind::ROLLBACK_FAILED, Level::Critical, message));
     if let RollbackProblem::NotProven(again) = &why {
         entry.output.push_str(&format!(

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use crate::model::HookEvent;
 use crate::model::image::{ImageId, Reference};
-use crate::service::decide::rollout::snapshot::started_by_engine;
+use crate::service::decide::rollout::snapshot::with_engine_starts;
 use crate::service::event::{
     ContainerSummary, Event, FailedDeployment, Fault, GoBackEnd, GoBackResult, RollbackFailed,
     RollbackProblem,
@@ -179,8 +179,7 @@ impl Service {
         let rejected = deployment.leave_rejected_stopped(containers);
         let ids = rejected.iter().map(|one| (one.id.clone(), LeftStopped::EarlierData));
         self.durable.left_stopped.extend(ids);
-        let may_start = started_by_engine(&rejected, containers);
-        let left_stopped = rejected.into_iter().map(|one| one.name).collect();
+        let left_stopped = with_engine_starts(&rejected, containers);
         let data = deployment.data_back().filter(|_| deployment.snapshot.is_restored);
         // The running image must not become a rollback target.
         for m in deployment.changes() {
@@ -199,7 +198,7 @@ impl Service {
         self.durable.watch = None;
         self.set_fault(self.remaining_fault(true), now);
         let containers = self.containers().iter().map(ContainerSummary::of).collect();
-        let end = RollbackFailed { failed, why, containers, data, left_stopped, may_start };
+        let end = RollbackFailed { failed, why, containers, data, left_stopped };
         self.emit(Event::RollbackFailed(end), now);
     }
 }

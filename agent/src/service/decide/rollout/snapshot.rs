@@ -38,11 +38,12 @@ pub(super) fn delay_after_copy(tries: u32) -> Duration {
     backoff::after(tries, COPY_AGAIN, LONGEST_COPY_AGAIN)
 }
 
-/// The names of those that the engine may start at its own next start: with some restart policies also what was stopped.
-pub(super) fn started_by_engine(stopped: &[Mounter], containers: &[Container]) -> Vec<String> {
-    let may_start =
-        |one: &&Mounter| containers.iter().any(|c| c.id == one.id && c.restart_policy != RestartPolicy::No);
-    stopped.iter().filter(may_start).map(|one| one.name.clone()).collect()
+/// The names of containers that stay stopped, and whether the engine may start each at its own next start: with some restart
+/// policies it also starts what was stopped.
+pub(super) fn with_engine_starts(stopped: &[Mounter], containers: &[Container]) -> Vec<(String, bool)> {
+    let is_started =
+        |one: &Mounter| containers.iter().any(|c| c.id == one.id && c.restart_policy != RestartPolicy::No);
+    stopped.iter().map(|one| (one.name.clone(), is_started(one))).collect()
 }
 
 impl Service {
@@ -240,11 +241,10 @@ impl Service {
         let is_last = deployment.attempt + 1 >= ROLLBACK_ATTEMPTS;
         let why = if is_last && matches!(phase, Phase::Restore(_)) {
             let stopped = std::mem::take(&mut deployment.snapshot.stopped);
-            let names: Vec<&str> = stopped.iter().map(|one| one.name.as_str()).collect();
             let ids = stopped.iter().map(|one| (one.id.clone(), LeftStopped::MixedData));
             self.durable.left_stopped.extend(ids);
             let containers = self.known.containers.as_deref().unwrap_or_default();
-            wording::snapshot::left_stopped(why, &names, &started_by_engine(&stopped, containers))
+            wording::snapshot::left_stopped(why, &with_engine_starts(&stopped, containers))
         } else {
             why.to_owned()
         };
