@@ -136,6 +136,8 @@ pub struct Container {
     /// Compose services that it is restarted with, according to its label (`depends_on` with `restart: true`). With
     /// `--no-deps` compose omits the dependencies, so the compose files are more complete.
     pub restarts_with: Vec<String>,
+    /// Compose services that compose waits for before it starts it, with what they must have reached, according to its label.
+    pub waits_for: Vec<(String, Awaited)>,
     /// The container whose network it shares (`network_mode: service:…`, `container:…`).
     pub network_of: Option<NetworkOwner>,
     /// Mounts.
@@ -156,6 +158,23 @@ impl Container {
     /// Reports whether it may be a job that ends by itself: nothing restarts it, and nothing checks its health.
     pub fn is_one_shot(&self) -> bool {
         self.restart_policy == RestartPolicy::No && self.health_timing.is_none()
+    }
+
+    /// Reports whether a compose run may be about to start it: it was created, and what it waits for, among all containers
+    /// of its project, is still on its way.
+    pub fn is_held_back(&self, all: &[Container]) -> bool {
+        let is_on_its_way = |c: &Container, awaited: Awaited| match (c.state, awaited) {
+            (State::Created, _) => c.error.is_empty(),
+            (State::Running, Awaited::Healthy) => {
+                c.health.is_some_and(|health| health != HealthState::Healthy)
+            }
+            (_, Awaited::Healthy) => false,
+            (_, Awaited::Completed) => c.is_live(),
+        };
+        let is_pending = |(service, awaited): &(String, Awaited)| {
+            all.iter().any(|c| c.compose_service == *service && is_on_its_way(c, *awaited))
+        };
+        self.state == State::Created && self.error.is_empty() && self.waits_for.iter().any(is_pending)
     }
 
     /// Reports whether it was created from this reference.
@@ -194,6 +213,15 @@ impl Project {
         let services: BTreeSet<&str> = containers.iter().map(|c| c.compose_service.as_str()).collect();
         Self { present: services.into_iter().map(str::to_owned).collect(), ..self }
     }
+}
+
+/// What a compose service must have reached before compose starts those that wait for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// Its health check has passed.
+    Healthy,
+    /// It has exited with code 0.
+    Completed,
 }
 
 /// When the engine starts a container again that has ended.
@@ -430,6 +458,7 @@ impl Container {
             restart_policy: RestartPolicy::No,
             cpu_limit: None,
             restarts_with: Vec::new(),
+            waits_for: Vec::new(),
             network_of: None,
             mounts: Vec::new(),
         }

@@ -43,8 +43,8 @@ pub mod window;
 
 pub use compose::{Model, ModelService};
 pub use container::{
-    Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, Members, Need, NetworkOwner,
-    NetworkOwnerState, RestartPolicy, State, Usage,
+    Awaited, Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, Members, Need,
+    NetworkOwner, NetworkOwnerState, RestartPolicy, State, Usage,
 };
 pub use definition::{Difference, Rendered, Running};
 pub use errors::{ComposeError, EngineError, IfFound, RegistryError, SwarmError};

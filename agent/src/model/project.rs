@@ -1,7 +1,7 @@
 //! Compose projects and the options of `up`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -147,10 +147,14 @@ impl Project {
         self
     }
 
+    /// Returns the project directory.
+    pub fn directory(&self) -> Option<&Path> {
+        self.folder.as_deref().or_else(|| self.files.first()?.parent())
+    }
+
     /// Returns `.env` in the project directory, which compose reads if no env file is named, and does without if it is absent.
     pub fn default_env_file(&self) -> Option<PathBuf> {
-        let folder = self.folder.as_deref().or_else(|| self.files.first()?.parent())?;
-        Some(folder.join(".env"))
+        Some(self.directory()?.join(".env"))
     }
 
     /// Returns the project defined by `model` in place of its files.

@@ -332,6 +332,7 @@ fn container(task: &Task) -> Container {
         restart_policy: RestartPolicy::Always,
         cpu_limit: None,
         restarts_with: Vec::new(),
+        waits_for: Vec::new(),
         network_of: None,
         mounts: Vec::new(),
     }

@@ -62,6 +62,27 @@ impl AtRest {
     }
 }
 
+/// Why sources can't be copied of which one lies in another: a volume may bind a directory in another one, and a link may lead
+/// there. It would be copied twice, and be put back into what was put back before.
+fn overlap(sources: &[Source]) -> Option<String> {
+    for (n, one) in sources.iter().enumerate() {
+        for two in &sources[..n] {
+            let (outer, inner) = if one.folder.starts_with(&two.folder) { (two, one) } else { (one, two) };
+            if inner.folder.starts_with(&outer.folder) {
+                return Some(format!(
+                    "{} can't be copied beside {}: its directory {} is in {}; name only {} in update.snapshot.of",
+                    inner.of,
+                    outer.of,
+                    inner.folder.display(),
+                    outer.folder.display(),
+                    outer.of
+                ));
+            }
+        }
+    }
+    None
+}
+
 /// Label with the name of the volume that was copied.
 const OF_LABEL: &str = "evenkeel.snapshot.of";
 
@@ -81,6 +102,9 @@ impl Data {
                 Ok(source) => sources.push(source),
                 Err(why) => return Ok(Err(format!("{of} can't be copied: {why}"))),
             }
+        }
+        if let Some(why) = overlap(&sources) {
+            return Ok(Err(why));
         }
         // To measure the data, all of it is walked through, which would be done in vain in every cycle.
         if let Some(why) = self.hindrance(&sources).await? {

@@ -17,6 +17,7 @@ struct Folders {
     measured: Mutex<usize>,
     stuck: Mutex<Vec<PathBuf>>,
     removed: Mutex<Vec<PathBuf>>,
+    links: BTreeMap<PathBuf, PathBuf>,
 }
 
 impl Folders {
@@ -32,7 +33,7 @@ impl Folders {
 #[async_trait]
 impl Snapshots for Folders {
     async fn resolve(&self, folder: &Path) -> Result<PathBuf, SnapshotError> {
-        Ok(folder.to_owned())
+        Ok(self.links.get(folder).cloned().unwrap_or_else(|| folder.to_owned()))
     }
 
     async fn measure(&self, _: &Path, _: &Path) -> Result<Room, SnapshotError> {
@@ -237,6 +238,27 @@ async fn data_whose_copy_is_hindered_is_not_walked_through() {
     assert_eq!(*folders.measured.lock(), 0);
     let seen = data.look(&rules, &model, None, &[]).await.unwrap().unwrap();
     assert_eq!((seen.rooms.len(), *folders.measured.lock()), (2, 2), "it no longer runs");
+}
+
+#[tokio::test]
+async fn data_that_lies_in_other_data_wherever_links_lead_is_not_copied() {
+    for (one, leads_to, why) in [
+        (
+            "/srv/b",
+            "/srv/a/uploads",
+            "/srv/b can't be copied beside /srv/a: its directory /srv/a/uploads is in /srv/a;",
+        ),
+        ("/srv/a", "/srv/b/c", "/srv/a can't be copied beside /srv/b: its directory /srv/b/c is in /srv/b;"),
+        ("/srv/b", "/srv/a", "its directory /srv/a is in /srv/a; name only"),
+        ("/srv/b", "/srv/ab", ""),
+    ] {
+        let links = BTreeMap::from([(PathBuf::from(one), PathBuf::from(leads_to))]);
+        let folders = Arc::new(Folders { links, ..Folders::default() });
+        let data = data(&folders, NoVolumes::default());
+        let seen = data.look(&rules(), &Model::default(), None, &[]).await.unwrap();
+        let error = seen.err().unwrap_or_default();
+        assert!(error.contains(why) && error.is_empty() == why.is_empty(), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -277,8 +277,9 @@ pub(in crate::service) struct RollbackFailed {
     pub(in crate::service) containers: Vec<ContainerSummary>,
     /// The data that was put back before the rollback failed, if any.
     pub(in crate::service) data: Option<DataBack>,
-    /// Containers of the images that failed, which must not run on that data.
-    pub(in crate::service) left_stopped: Vec<String>,
+    /// Containers of the images that failed, which must not run on that data, and whether the engine may start each at its own
+    /// next start.
+    pub(in crate::service) left_stopped: Vec<(String, bool)>,
 }
 
 /// Why a rollback was not possible or failed.

@@ -58,6 +58,9 @@ pub struct Durable {
     pub restart_states: BTreeMap<String, RestartState>,
     /// When containers were told to stop through the engine's API, by ID.
     pub stops: StopTimes,
+    /// The containers, by ID, that the agent has left stopped after a rollback that has failed. Nobody wants them down.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub left_stopped: BTreeMap<String, LeftStopped>,
     /// When containers were stopped by the engine itself during its shutdown, by ID.
     pub engine_stops: StopTimes,
     /// The containers that ran when the agent was stopped; cleared once compared with the current ones.
@@ -77,6 +80,16 @@ pub struct Durable {
     /// The clock that all these times refer to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock: Option<boot::NotedClock>,
+}
+
+/// Why a container is left stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeftStopped {
+    /// The data of before was put back, and its image has failed on its own.
+    EarlierData,
+    /// The data is of two times, so no image may run on it unless a person says so.
+    MixedData,
 }
 
 impl Durable {

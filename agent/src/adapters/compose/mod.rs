@@ -491,7 +491,7 @@ impl Compose for ComposeCli {
     ) -> Result<String, ComposeError> {
         no_links(project).await?;
         self.must_be_fit(project).await?;
-        others::wait(&project.name).await;
+        others::wait(&project.name, project.directory()).await;
         let task = up_task(project, up_mode, pull);
         let task: Vec<&str> = task.iter().map(String::as_str).collect();
         self.run(project, &task, None, false).await.map(|output| withheld(&output))

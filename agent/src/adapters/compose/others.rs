@@ -20,11 +20,11 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// If it does, the retries after a conflict handle it.
 const ATTACHED_LIMIT: Duration = Duration::from_secs(5);
 
-/// Returns when no other compose process works on the project, or when the maximum wait has passed.
-pub(super) async fn wait(project: &str) {
+/// Returns when no other compose process works on the project in this folder, or when the maximum wait has passed.
+pub(super) async fn wait(project: &str, folder: Option<&Path>) {
     let begin = Instant::now();
     let mut logged = false;
-    while current_limit(project).await.is_some_and(|limit| begin.elapsed() < limit) {
+    while current_limit(project, folder).await.is_some_and(|limit| begin.elapsed() < limit) {
         if !logged {
             tracing::info!(project, "waiting for another compose run on the project");
             logged = true;
@@ -34,23 +34,29 @@ pub(super) async fn wait(project: &str) {
 }
 
 /// Calls [`limit`] on a blocking thread: reading from `/proc` can hang.
-async fn current_limit(project: &str) -> Option<Duration> {
-    let project = project.to_owned();
+async fn current_limit(project: &str, folder: Option<&Path>) -> Option<Duration> {
+    let (project, folder) = (project.to_owned(), folder.map(Path::to_owned));
     let user = rustix::process::geteuid().as_raw();
-    let inspected = tokio::task::spawn_blocking(move || limit(Path::new("/proc"), user, &project));
+    let inspected = tokio::task::spawn_blocking(move || {
+        // The working directory of a process has no links.
+        let folder = folder.and_then(|folder| folder.canonicalize().ok());
+        limit(Path::new("/proc"), user, &project, folder.as_deref())
+    });
     inspected.await.unwrap_or_default()
 }
 
-/// Returns the maximum wait for the processes in `proc` that run `… compose … -p <project> …` with the privileges of
-/// `user`, or `None` if there are none.
-fn limit(proc: &Path, user: u32, project: &str) -> Option<Duration> {
+/// Returns the maximum wait for the processes in `proc` that run `… compose … -p <project> …`, or compose without a project
+/// name in this folder, with the privileges of `user`; `None` if there are none.
+fn limit(proc: &Path, user: u32, project: &str, in_folder: Option<&Path>) -> Option<Duration> {
     let entries = std::fs::read_dir(proc).ok()?;
     // Read only once a run is found, which is rare.
     let mut home: Option<HashSet<String>> = None;
     let runs = entries.flatten().filter_map(|entry| {
         let is_process = entry.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit());
         let folder = is_process.then(|| entry.path())?;
-        let worth = limit_of(&std::fs::read(folder.join("cmdline")).ok()?, project)?;
+        let is_there =
+            || in_folder.is_some() && std::fs::read_link(folder.join("cwd")).ok().as_deref() == in_folder;
+        let worth = limit_of(&std::fs::read(folder.join("cmdline")).ok()?, project, is_there)?;
         let home = home.get_or_insert_with(|| &mounts(&proc.join("self")) | &mounts(&proc.join("1")));
         (is_of(&folder, user) && !home.is_disjoint(&mounts(&folder))).then_some(worth)
     });
@@ -78,14 +84,15 @@ fn mounts(process: &Path) -> HashSet<String> {
 }
 
 /// Returns the maximum wait for a process with this command line (NUL-terminated arguments), or `None` if it is not a
-/// compose run on the project.
-fn limit_of(line: &[u8], project: &str) -> Option<Duration> {
+/// compose run on the project. `is_there`: whether it runs in the project's folder.
+fn limit_of(line: &[u8], project: &str, is_there: impl FnOnce() -> bool) -> Option<Duration> {
     let words: Vec<&[u8]> = line.split(|b| *b == 0).collect();
     let is_compose = words.iter().take(2).any(|word| word.ends_with(b"compose"));
-    let names =
-        |pair: &[&[u8]]| matches!(pair[0], b"-p" | b"--project-name") && pair[1] == project.as_bytes();
     let task = words.iter().position(|word| matches!(*word, b"up" | b"down"))?;
-    if !is_compose || !words.windows(2).any(names) {
+    let given = |pair: &[&[u8]]| matches!(pair[0], b"-p" | b"--project-name").then(|| pair[1].to_vec());
+    let assigned = || words.iter().find_map(|word| Some(word.strip_prefix(b"--project-name=")?.to_vec()));
+    let name = words.windows(2).find_map(given).or_else(assigned);
+    if !is_compose || !name.map_or_else(is_there, |name| name == project.as_bytes()) {
         return None;
     }
     let ends_by_itself = |word: &[u8]| match word {
@@ -107,22 +114,23 @@ mod tests {
 
     #[test]
     fn a_run_is_recognized_by_its_command_line() {
-        let with = |words: &[&str]| limit_of(&line(words), "shop");
+        let with = |words: &[&str]| limit_of(&line(words), "shop", || false);
         let ours = ["docker", "compose", "-p", "shop", "-f", "/srv/a.yml", "up", "-d"];
         assert_eq!(with(&ours), Some(LIMIT));
-        assert_eq!(limit_of(&line(&ours), "sho"), None);
+        assert_eq!(limit_of(&line(&ours), "sho", || true), None, "another project is named");
+        assert_eq!(with(&["docker", "compose", "--project-name=shop", "up", "-d"]), Some(LIMIT));
         let plugin = ["/root/.docker/cli-plugins/docker-compose", "compose", "-p", "shop", "down"];
         assert_eq!(with(&plugin), Some(LIMIT));
         assert_eq!(with(&["docker", "compose", "-p", "shop", "logs", "-f"]), None, "it changes nothing");
         assert_eq!(with(&["vim", "compose.yml", "-p", "shop", "up"]), None);
-        assert_eq!(limit_of(b"", "shop"), None);
+        assert_eq!(limit_of(b"", "shop", || true), None);
     }
 
     #[test]
     fn an_attached_up_is_not_waited_for_until_it_exits() {
         let with = |options: &[&str]| {
             let words = [&["docker", "compose", "-p", "shop", "-f", "docker.yml", "up"], options].concat();
-            limit_of(&line(&words), "shop")
+            limit_of(&line(&words), "shop", || false)
         };
         for options in [&[] as &[&str], &["--build", "web"], &["-V", "--wait-timeout", "5", "db"]] {
             assert_eq!(with(options), Some(ATTACHED_LIMIT), "{options:?}");
@@ -159,7 +167,7 @@ mod tests {
         }
 
         fn limit(&self, project: &str) -> Option<Duration> {
-            limit(self.0.path(), 0, project)
+            limit(self.0.path(), 0, project, Some(Path::new("/srv/shop")))
         }
     }
 
@@ -172,6 +180,18 @@ mod tests {
         proc.process("8", &RUN, "0 0 0 0", "8", 1);
         assert_eq!(proc.limit("shop"), Some(LIMIT));
         assert_eq!(proc.limit("other"), None);
+    }
+
+    #[test]
+    fn a_run_without_a_project_name_is_waited_for_in_the_folder_of_the_project() {
+        let words = ["docker", "compose", "up", "-d"];
+        for (folder, expected) in [("/srv/shop", Some(LIMIT)), ("/srv/other", None)] {
+            let proc = Proc::new();
+            proc.process("8", &words, "0 0 0 0", "8", 1);
+            assert_eq!(proc.limit("shop"), None, "its folder is unknown");
+            std::os::unix::fs::symlink(folder, proc.0.path().join("8").join("cwd")).unwrap();
+            assert_eq!(proc.limit("shop"), expected, "{folder}");
+        }
     }
 
     #[test]
@@ -199,7 +219,7 @@ mod tests {
             std::fs::remove_file(proc.0.path().join("8").join(missing)).unwrap();
             assert_eq!(proc.limit("shop"), None, "{missing}");
         }
-        assert_eq!(limit(Path::new("/nonexistent"), 0, "shop"), None);
+        assert_eq!(limit(Path::new("/nonexistent"), 0, "shop", None), None);
     }
 
     /// A real process with the command line of a compose run; killed on drop.
@@ -230,7 +250,7 @@ mod tests {
     }
 
     fn limit_here(project: &str) -> Option<Duration> {
-        limit(Path::new("/proc"), rustix::process::geteuid().as_raw(), project)
+        limit(Path::new("/proc"), rustix::process::geteuid().as_raw(), project, None)
     }
 
     #[test]

@@ -15,8 +15,8 @@ use crate::model::image::ImageId;
 use crate::model::image_config::ImageConfig;
 use crate::model::output::{clean, clip_end, stable};
 use crate::model::{
-    Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, NetworkOwner, Origin, Platform,
-    RestartPolicy, State,
+    Awaited, Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, NetworkOwner, Origin,
+    Platform, RestartPolicy, State,
 };
 use crate::ports::Image;
 
@@ -133,6 +133,7 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
     mounts.extend(short);
     mounts.sort_by(|a, b| a.destination.cmp(&b.destination));
     let (exit_code, finished_at) = end(state, &status, seen, podman);
+    let depends_on = labels.remove(DEPENDS_ON_LABEL).unwrap_or_default();
     Some(Container {
         name,
         manager: manager(&labels).filter(|_| podman),
@@ -156,14 +157,8 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
                 .filter(|file| file.is_absolute())
                 .collect(),
         },
-        restarts_with: labels
-            .get(DEPENDS_ON_LABEL)
-            .map(String::as_str)
-            .unwrap_or_default()
-            .split(',')
-            .filter_map(|dependency| dependency.strip_suffix(":true")?.split(':').next())
-            .map(str::to_owned)
-            .collect(),
+        restarts_with: depends_on.split(',').filter_map(restarted_with).collect(),
+        waits_for: depends_on.split(',').filter_map(awaited).collect(),
         config_image: created_from(listed, seen),
         image: ImageId(text(seen, "/Image").or_else(|| text(listed, "/ImageID")).unwrap_or_default().into()),
         state,
@@ -198,6 +193,22 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
         status,
         id,
     })
+}
+
+/// Returns the compose service of a dependency, if a container is restarted with it.
+fn restarted_with(dependency: &str) -> Option<String> {
+    dependency.strip_suffix(":true")?.split(':').next().map(str::to_owned)
+}
+
+/// Returns the compose service of a dependency and what it must have reached, if compose waits for more than its start.
+fn awaited(dependency: &str) -> Option<(String, Awaited)> {
+    let mut parts = dependency.split(':');
+    let service = parts.next()?.to_owned();
+    match parts.next()? {
+        "service_healthy" => Some((service, Awaited::Healthy)),
+        "service_completed_successfully" => Some((service, Awaited::Completed)),
+        _ => None,
+    }
 }
 
 /// Returns how many cores a container may use at most: by its quota, and by the cores that it is pinned to.

@@ -45,6 +45,16 @@ fn a_plain_container_is_converted() {
 }
 
 #[test]
+fn what_compose_waits_for_is_read_from_the_label() {
+    let label = "db:service_healthy:true,migrate:service_completed_successfully:false,\
+                 cache:service_started:false,odd";
+    let c = made(&json!({"Config": {"Labels": {"com.docker.compose.depends_on": label}}}));
+    let expected = [("db".to_owned(), Awaited::Healthy), ("migrate".to_owned(), Awaited::Completed)];
+    assert_eq!(c.waits_for, expected);
+    assert_eq!(c.restarts_with, ["db"]);
+}
+
+#[test]
 fn health_timing_gets_the_engines_defaults() {
     let c = made(&json!({"Config": {"Healthcheck": {"Test": ["CMD", "x"], "Interval": 0}}}));
     assert_eq!(c.health_timing.unwrap().budget(), Duration::from_secs(30 * 4 + 30));

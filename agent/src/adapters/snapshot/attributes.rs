@@ -44,6 +44,11 @@ pub(super) fn disinherit(folder: &Path) -> io::Result<()> {
     fs::set_permissions(folder, Permissions::from_mode(0o700))
 }
 
+/// Reports whether a file has capabilities of its own (capabilities(7)).
+pub(super) fn has_capabilities(file: &Path) -> bool {
+    value(file, b"security.capability").is_ok()
+}
+
 fn names(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     let list = read(|buffer| rustix::fs::llistxattr(path, buffer));
     let list = match list {

@@ -23,6 +23,8 @@ const MAX_DEPTH: usize = 200;
 /// How much is copied between two reports.
 const CHUNK: usize = 16 * 1024 * 1024;
 const BUFFER: usize = 1024 * 1024;
+/// The set-user-ID and set-group-ID bits of a mode.
+const SET_IDS: u32 = 0o6000;
 
 /// What a copy tells its caller, and the other way round.
 pub(super) struct Report {
@@ -85,13 +87,20 @@ pub(super) struct Size {
     pub(super) bytes: u64,
     /// The regular file that takes up the most.
     pub(super) largest: Option<PathBuf>,
+    /// What has the set-user-ID or set-group-ID bit, if anything has.
+    pub(super) sets_ids: Option<PathBuf>,
+    /// A file that has capabilities of its own, if these are looked for and any has.
+    pub(super) capable: Option<PathBuf>,
 }
 
-/// Measures a folder, which a service may be writing to. Refuses what a copy would refuse.
-pub(super) fn size(folder: &Path) -> Result<Size, SnapshotError> {
+/// Measures a folder, which a service may be writing to. Refuses what a copy would refuse. `looks_closer`: whether the
+/// capabilities of files are looked for.
+pub(super) fn size(folder: &Path, looks_closer: bool) -> Result<Size, SnapshotError> {
     let mut seen = HashSet::new();
-    let (mut bytes, mut largest) = (0_u64, None);
-    let device = fs::symlink_metadata(folder).map_err(because("read", folder))?.dev();
+    let (mut bytes, mut largest, mut capable) = (0_u64, None, None);
+    let top = fs::symlink_metadata(folder).map_err(because("read", folder))?;
+    let device = top.dev();
+    let mut sets_ids = (top.mode() & SET_IDS != 0).then(|| folder.to_owned());
     let mut left = vec![(folder.to_owned(), 0)];
     while let Some((folder, depth)) = left.pop() {
         if depth > MAX_DEPTH {
@@ -111,6 +120,12 @@ pub(super) fn size(folder: &Path) -> Result<Size, SnapshotError> {
             if found.dev() != device {
                 return Err(other_file_system(&path));
             }
+            if sets_ids.is_none() && found.mode() & SET_IDS != 0 {
+                sets_ids = Some(path.clone());
+            }
+            if looks_closer && capable.is_none() && found.is_file() && attributes::has_capabilities(&path) {
+                capable = Some(path.clone());
+            }
             if found.is_dir() {
                 left.push((path, depth + 1));
             } else if found.nlink() < 2 || seen.insert(found.ino()) {
@@ -122,7 +137,7 @@ pub(super) fn size(folder: &Path) -> Result<Size, SnapshotError> {
             }
         }
     }
-    Ok(Size { bytes, largest: largest.map(|(_, path)| path) })
+    Ok(Size { bytes, largest: largest.map(|(_, path)| path), sets_ids, capable })
 }
 
 fn too_deep(folder: &Path) -> SnapshotError {

@@ -1,10 +1,10 @@
 //! What a copy of a folder would take, and what stands in its way.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
@@ -13,18 +13,25 @@ use rustix::fs::{CWD, RenameFlags};
 use super::{Room, SnapshotError, because, copy, nearest};
 
 /// What copies of other users' files take, by bit number (capabilities(7)).
-const CAPABILITIES: [(u32, &str); 3] = [(0, "CAP_CHOWN"), (1, "CAP_DAC_OVERRIDE"), (3, "CAP_FOWNER")];
+const CAPABILITIES: [(u32, &str); 4] =
+    [(0, "CAP_CHOWN"), (1, "CAP_DAC_OVERRIDE"), (3, "CAP_FOWNER"), (4, "CAP_FSETID")];
+/// What copies of files take that have capabilities of their own.
+const FOR_CAPABLE: [(u32, &str); 1] = [(31, "CAP_SETFCAP")];
 
-/// The capabilities that this process lacks for faithful copies.
-fn lacking(status: &str) -> Vec<&'static str> {
+/// Those of these capabilities that a process lacks.
+fn lacking(status: &str, needed: &[(u32, &'static str)]) -> Vec<&'static str> {
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or_default();
-    let lacks = |(bit, _): &&(u32, &str)| effective & (1 << bit) == 0;
-    CAPABILITIES.iter().filter(lacks).map(|(_, name)| *name).collect()
+    let lacks = |bit: u32| effective & (1 << bit) == 0;
+    needed.iter().filter(|(bit, _)| lacks(*bit)).map(|(_, name)| *name).collect()
+}
+
+fn own_status() -> String {
+    fs::read_to_string("/proc/self/status").unwrap_or_default()
 }
 
 fn check_rights() -> Result<(), SnapshotError> {
-    let lacking = lacking(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+    let lacking = lacking(&own_status(), &CAPABILITIES);
     if lacking.is_empty() {
         return Ok(());
     }
@@ -53,7 +60,17 @@ pub(super) fn room(live: &Path, copy: &Path, in_container: bool) -> Result<Room,
     }
     let target = nearest(copy);
     let available = available(copy, in_container)?;
-    let size = copy::size(live)?;
+    let lacks_setfcap = !lacking(&own_status(), &FOR_CAPABLE).is_empty();
+    let size = copy::size(live, lacks_setfcap)?;
+    if let Some(file) = &size.capable {
+        let file = file.display();
+        return Err(SnapshotError(format!(
+            "{file} has capabilities, which the agent may not give to a copy: it lacks CAP_SETFCAP"
+        )));
+    }
+    if let Some(path) = &size.sets_ids {
+        check_set_ids(path, target)?;
+    }
     let is_shared = shares_blocks(live, size.largest.as_deref(), target)?;
     let takes_place =
         device(target) == device(live) && !is_mount_point(&mounts(), live) && can_exchange(target);
@@ -85,6 +102,30 @@ fn can_exchange(folder: &Path) -> bool {
     is_there
         && rustix::fs::renameat_with(CWD, one.0.as_path(), CWD, other.0.as_path(), RenameFlags::EXCHANGE)
             .is_ok()
+}
+
+/// Tries whether a copy can have the set-group-ID bit, which the limits of the process may forbid, and which some file systems
+/// drop.
+fn check_set_ids(path: &Path, target: &Path) -> Result<(), SnapshotError> {
+    // As for an exchange.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock();
+    let probe = Probe(target.join(probe_name("e")));
+    let kept = probe.create().and_then(|file| {
+        file.set_permissions(Permissions::from_mode(0o2600))?;
+        Ok(file.metadata()?.mode() & 0o7777 == 0o2600)
+    });
+    let why = match kept {
+        Ok(true) => return Ok(()),
+        Ok(false) => "it is not kept there".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(SnapshotError(format!(
+        "{} has the set-user-ID or set-group-ID bit, which a copy in {} can't have: {why} (a systemd unit needs \
+         RestrictSUIDSGID=no)",
+        path.display(),
+        target.display()
+    )))
 }
 
 fn device(folder: &Path) -> Option<u64> {
@@ -176,11 +217,15 @@ mod tests {
 
     #[test]
     fn what_the_process_may_not_do_is_named() {
-        let with = |bits: &str| lacking(&format!("Name:\tx\nCapEff:\t{bits}\nSeccomp:\t2\n"));
+        let with = |bits: &str| lacking(&format!("Name:\tx\nCapEff:\t{bits}\nSeccomp:\t2\n"), &CAPABILITIES);
+        let all = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID"];
         assert_eq!(with("000001ffffffffff"), [""; 0]);
-        assert_eq!(with("0000000000000000"), ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"]);
-        assert_eq!(with("0000000000000009"), ["CAP_DAC_OVERRIDE"]);
-        assert_eq!(lacking(""), ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"]);
+        assert_eq!(with("0000000000000000"), all);
+        assert_eq!(with("0000000000000019"), ["CAP_DAC_OVERRIDE"]);
+        assert_eq!(with("000000000000000b"), ["CAP_FSETID"]);
+        assert_eq!(lacking("", &CAPABILITIES), all);
+        assert_eq!(lacking("CapEff:\t000001ff7fffffff\n", &FOR_CAPABLE), ["CAP_SETFCAP"]);
+        assert_eq!(lacking("CapEff:\t0000000080000000\n", &FOR_CAPABLE), [""; 0]);
     }
 
     #[test]
@@ -196,11 +241,12 @@ mod tests {
         let (live, secret) = (folder.path().join("data"), folder.path().join("secret"));
         fs::create_dir(&live).unwrap();
         fs::write(&secret, "kept").unwrap();
-        for end in ["a", "b", "c", "d"] {
+        for end in ["a", "b", "c", "d", "e"] {
             std::os::unix::fs::symlink(&secret, folder.path().join(probe_name(end))).unwrap();
         }
         shares_blocks(&live, None, folder.path()).unwrap();
         can_exchange(folder.path());
+        check_set_ids(&live, folder.path()).unwrap();
         assert_eq!(fs::read_to_string(&secret).unwrap(), "kept");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "the probes are removed");
     }
@@ -211,6 +257,12 @@ mod tests {
         assert!(can_exchange(folder.path()));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "the probes are removed");
         assert!(!can_exchange(Path::new("/proc")));
+    }
+
+    #[test]
+    fn a_place_that_does_not_keep_the_set_group_id_bit_is_refused() {
+        let SnapshotError(error) = check_set_ids(Path::new("/srv/data"), Path::new("/proc")).unwrap_err();
+        assert!(error.starts_with("/srv/data has the set-user-ID or set-group-ID bit"), "{error}");
     }
 
     #[test]

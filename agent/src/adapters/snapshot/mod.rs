@@ -64,7 +64,7 @@ impl Snapshots for FolderSnapshots {
             if !place.copy.exists() {
                 copy::complete(&place.live, &place.copy, &report)?;
             }
-            let bytes = copy::size(&place.copy)?.bytes;
+            let bytes = copy::size(&place.copy, false)?.bytes;
             Ok(Copied { bytes, folder: identity(&place.copy)? })
         })
         .await

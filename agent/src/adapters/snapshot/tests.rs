@@ -415,13 +415,37 @@ async fn a_folder_is_resolved_before_it_is_copied() {
 }
 
 #[test]
+fn what_takes_rights_of_its_own_is_found_when_it_is_measured() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "x").unwrap();
+    let seen = |looks_closer: bool| {
+        let size = copy::size(folder.path(), looks_closer).unwrap();
+        (size.sets_ids, size.capable)
+    };
+    assert_eq!(seen(true), (None, None));
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o2755)).unwrap();
+    // Version 2, effective: CAP_NET_BIND_SERVICE.
+    let capability = [0x0200_0001_u32, 1 << 10, 0, 0, 0].map(u32::to_le_bytes).concat();
+    rustix::fs::lsetxattr(&file, "security.capability", &capability, XattrFlags::empty()).unwrap();
+    assert_eq!(seen(false), (Some(file.clone()), None));
+    assert_eq!(seen(true), (Some(file.clone()), Some(file.clone())));
+    fs::remove_file(&file).unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o2700)).unwrap();
+    assert_eq!(seen(true), (Some(folder.path().to_owned()), None), "the folder itself");
+}
+
+#[test]
 fn blocks_are_tried_to_be_shared_with_the_largest_file() {
     let folder = tempfile::tempdir().unwrap();
     let large = folder.path().join("a/large");
-    assert_eq!(copy::size(folder.path()).unwrap().largest, None);
+    assert_eq!(copy::size(folder.path(), true).unwrap().largest, None);
     fs::create_dir(folder.path().join("a")).unwrap();
     write_sparse(&folder.path().join("holes take no room"));
     fs::write(&large, vec![1; 1 << 20]).unwrap();
     fs::write(folder.path().join("small"), vec![1; 1 << 10]).unwrap();
-    assert_eq!(copy::size(folder.path()).unwrap().largest, Some(large));
+    assert_eq!(copy::size(folder.path(), true).unwrap().largest, Some(large));
 }

@@ -8,6 +8,7 @@ use crate::service::health::assess::{
     Condition, LONGEST_STOP, STOP_SLACK, StopProgress, Stops, assess, signed,
 };
 use crate::service::observation::Observation;
+use crate::service::rollout::baseline::NO_STOPS;
 
 /// Follows a stop. `at`: when it was told to stop, by the engine's clock then; `told_at`: the same by the clock as it is set
 /// now. `is_signal`: it was told by a signal only, which no stop follows up.
@@ -110,6 +111,8 @@ impl Service {
             by_engine: &self.durable.engine_stops,
             told: &self.known.told_to_stop,
         };
+        // Stopped by the agent, and not by a person.
+        let stops = if self.durable.left_stopped.contains_key(&container.id) { NO_STOPS } else { stops };
         let in_crash_loop = self.healer.is_in_crash_loop(container, self.last_input);
         assess(container, stops, in_crash_loop, self.last_input)
     }

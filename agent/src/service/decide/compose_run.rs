@@ -85,7 +85,9 @@ impl Service {
     /// that would recreate it without an override file.
     fn is_still_stuck(&self, has_failed: bool, containers: &[Container]) -> bool {
         let is_without_down = |d: &Deployment| d.plan().cause == Cause::ForceUp { down: false };
-        let is_stuck = |c: &Container| matches!(c.state, State::Created | State::Restarting);
+        let is_stuck = |c: &Container| {
+            matches!(c.state, State::Created | State::Restarting) && !c.is_held_back(containers)
+        };
         // A run that the engine interrupted is retried unchanged.
         !self.steps.is_disturbed
             && self.durable.deployment.as_deref().is_some_and(is_without_down)

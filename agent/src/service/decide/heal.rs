@@ -10,6 +10,7 @@ use crate::service::event::Event;
 use crate::service::health::assess::{self, Condition, Trouble};
 use crate::service::health::healer::Remedy;
 use crate::service::health::restart_state::{self, RestartState};
+use crate::service::state::LeftStopped;
 use crate::service::{ENGINE_RETRY, Service};
 
 impl Service {
@@ -63,8 +64,14 @@ impl Service {
     }
 
     /// Whether a container is down because it has failed. A job that has failed is not run again, and neither is what
-    /// somebody may have stopped unseen.
+    /// somebody may have stopped unseen. One that was left stopped on data that was put back is replaced, since another image
+    /// may run on that.
     fn has_crashed(&self, container: &Container, now: Timestamp) -> bool {
+        match self.durable.left_stopped.get(&container.id) {
+            Some(LeftStopped::EarlierData) => return container.state == State::Exited,
+            Some(LeftStopped::MixedData) => return false,
+            None => {}
+        }
         let restart = self.durable.restart_states.get(&container.name);
         let is_job = container.is_one_shot()
             && !restart.is_some_and(|restart| restart.exhausted)

@@ -250,6 +250,8 @@ impl Service {
         };
         durable.stops.retain(|id, at| containers.iter().any(|c| c.id == *id && !ran_on(c, *at)));
         durable.engine_stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
+        let is_down = |c: &Container| !c.is_live() || c.state == State::Unknown;
+        durable.left_stopped.retain(|id, _| containers.iter().any(|c| c.id == *id && is_down(c)));
         let stops = Stops {
             requested: &durable.stops,
             by_engine: &durable.engine_stops,

@@ -30,8 +30,8 @@ pub struct Baseline {
     pub well: bool,
     /// Restarts by its restart policy up to that point.
     pub restart_count: u64,
-    /// Whether it had a main process, including while paused or between two runs. Before an update also whether it has
-    /// crashed, and is brought up with the others; but not while paused.
+    /// Whether it had a main process, including while paused or between two runs. Also whether it is down, and brought up
+    /// with the others. Before an update not while paused.
     #[serde(default)]
     pub live: bool,
     /// Compose services that it is restarted with, according to its label and the container whose network it uses.
@@ -45,14 +45,22 @@ impl Baseline {
         containers.iter().map(|container| Self::of(container, containers)).collect()
     }
 
-    /// The same, where these that have crashed, by ID, are to be brought up with those that run. A compose service of which
-    /// somebody has paused all that runs is not: compose would put a running container in the place of a paused one.
-    pub(crate) fn all_with(containers: &[Container], crashed: &BTreeSet<String>) -> Vec<Self> {
+    /// The same, where these that are down, by ID, are to be brought up with those that run.
+    pub(crate) fn all_and(containers: &[Container], down: &BTreeSet<String>) -> Vec<Self> {
         let mut all = Self::all(containers);
+        for was in &mut all {
+            was.live |= down.contains(&was.id);
+        }
+        all
+    }
+
+    /// The same before an update. A compose service of which somebody has paused all that runs is not brought up: compose
+    /// would put a running container in the place of a paused one.
+    pub(crate) fn all_with(containers: &[Container], crashed: &BTreeSet<String>) -> Vec<Self> {
+        let mut all = Self::all_and(containers, crashed);
         let is_active =
             |service: &str| containers.iter().any(|c| c.compose_service == service && c.is_active());
         for (was, container) in all.iter_mut().zip(containers) {
-            was.live |= crashed.contains(&was.id);
             was.live &= container.state != State::Paused || is_active(&container.compose_service);
         }
         all

@@ -415,15 +415,26 @@ fn a_container_that_has_exited_goes_back_too() {
     scenario.updated_to(&[('1', '2')]);
     scenario.asked_back(None);
     let down = Container { state: State::Exited, exit_code: 1, ..on('2') };
+    let tied = Container {
+        id: "side-1".into(),
+        config_image: API.into(),
+        image: ImageId("sha256:api".into()),
+        restarts_with: vec!["web".to_owned()],
+        ..running("side")
+    };
     let mut seen = seen('2', '2');
-    seen.containers = vec![down].into();
+    seen.containers = vec![down, tied].into();
     seen.images[0].running.clear();
     scenario.check(seen);
     scenario.performs_step(StepResult::ImagesPinned { missing: Vec::new() });
     scenario
         .performs_step(StepResult::Pulled { ids: vec![(IMAGE.into(), id('1'))], labels: BTreeMap::new() });
-    let Some(Action::Step(Step::Start(BringUp { up_mode, .. }))) = scenario.act() else { panic!("no start") };
-    assert_eq!(up_mode, UpMode::Services(vec![on('2').compose_service]));
+    let Some(Action::Step(Step::Start(BringUp { up_mode, scope, .. }))) = scenario.act() else {
+        panic!("no start")
+    };
+    assert_eq!(up_mode, UpMode::Changed);
+    let scope = scope.expect("compose is limited to it and what is restarted with it");
+    assert_eq!(scope.services(None).services(), ["side", "web"]);
 }
 
 #[test]

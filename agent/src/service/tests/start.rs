@@ -1,6 +1,7 @@
 //! Scenarios of projects that are started, forced up, or follow their compose files.
 
 use super::*;
+use crate::model::Awaited;
 
 #[test]
 fn auto_start_pulls_and_starts_what_the_machine_has_never_run() {
@@ -173,6 +174,46 @@ fn stuck_containers_are_brought_up_first_and_taken_down_once_per_cooldown() {
     }
     let expected = [(10, false), (10, true), (80, false), (80, true)];
     assert_eq!(forced, expected, "in the second cycle, and not again within the cooldown of a minute");
+}
+
+#[test]
+fn what_compose_holds_back_until_others_are_ready_is_not_forced_up() {
+    let web = |awaited| Container {
+        state: State::Created,
+        started_at: None,
+        waits_for: vec![("other".into(), awaited)],
+        ..running("web")
+    };
+    let behind_others = Container {
+        state: State::Created,
+        started_at: None,
+        waits_for: vec![("db".into(), Awaited::Healthy)],
+        ..running("other")
+    };
+    for (awaited, other, is_held_back) in [
+        (Awaited::Completed, running("other"), true),
+        (Awaited::Completed, exited("other", 0), false),
+        (Awaited::Healthy, with_health("other", HealthState::Starting), true),
+        (Awaited::Healthy, with_health("other", HealthState::Healthy), false),
+        (Awaited::Healthy, running("other"), false),
+        (Awaited::Healthy, exited("other", 1), false),
+        (Awaited::Healthy, behind_others, true),
+    ] {
+        let mut scenario = Scenario::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
+        let web = web(awaited);
+        let db = with_health("db", HealthState::Starting);
+        let seen = || observed('1', &[local("sha256:one", &['1'])], &[&web, &other, &db]);
+        let mut is_forced = |second: i64| {
+            scenario.at(second).check(seen());
+            matches!(scenario.act(), Some(Action::Step(Step::Start(_))))
+        };
+        assert!(!is_forced(0));
+        assert_eq!(is_forced(20), !is_held_back, "{awaited:?} {other:?}");
+        if is_held_back {
+            assert!(!is_forced(3590) && !is_forced(3600), "it counts as stuck from now on");
+            assert!(is_forced(3620), "{awaited:?} {other:?}");
+        }
+    }
 }
 
 #[test]

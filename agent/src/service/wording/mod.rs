@@ -74,6 +74,9 @@ pub(super) const AUTO_UPDATE_OFF: &str = "auto_update is false";
 pub(super) const DEPLOYING: &str = "deploy in progress";
 /// Why a rollback by hand is skipped.
 pub(crate) const NO_EARLIER_IMAGE: &str = "no earlier image";
+/// Why a failed rollback is not tried again.
+pub(super) const NOTHING_TO_RETRY: &str = "compose would bring up no service, since none of the containers on the failed \
+                                           image is to run; redeploy the service";
 /// Why a rollback by hand of a swarm service is refused.
 pub(super) const NOT_IN_SWARM: &str = "a swarm service is rolled back with `docker service rollback`";
 /// Why a redeployment is skipped (spec 2.4).

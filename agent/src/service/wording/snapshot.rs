@@ -106,15 +106,28 @@ pub(in crate::service) fn not_staying_stopped(names: &[&str]) -> String {
 }
 
 /// Why nothing was started on data of which only a part was put back.
-pub(in crate::service) fn left_stopped(why: &str, names: &[&str]) -> String {
-    format!("{why}; no image may run on data of two times, so these stay stopped: {}", names.join(", "))
+pub(in crate::service) fn left_stopped(why: &str, left: &[(String, bool)]) -> String {
+    let left = stay_stopped(left);
+    format!("{why}; no image may run on data of two times, so these stay stopped: {left}")
 }
 
 /// Which containers stay stopped because the data of before was put back, and their image has failed on its own.
-pub(super) fn left_off_old_data(names: &[String]) -> Option<String> {
-    let names = names.join(", ");
+pub(super) fn left_off_old_data(left: &[(String, bool)]) -> Option<String> {
     let why = "since no image that failed may run on data that was put back";
-    (!names.is_empty()).then(|| format!("these stay stopped, {why}: {names}"))
+    (!left.is_empty()).then(|| format!("these stay stopped, {why}: {}", stay_stopped(left)))
+}
+
+/// Names containers, and those of them that may not stay stopped for good.
+fn stay_stopped(left: &[(String, bool)]) -> String {
+    let names: Vec<&str> = left.iter().map(|(name, _)| name.as_str()).collect();
+    let started: Vec<&str> =
+        left.iter().filter(|(_, starts)| *starts).map(|(name, _)| name.as_str()).collect();
+    let mut text = names.join(", ");
+    if !started.is_empty() {
+        let why = "the next start of the engine may start these by their restart policy, so act before that";
+        text.push_str(&format!("; {why}: {}", started.join(", ")));
+    }
+    text
 }
 
 /// The entry of containers that were stopped for a snapshot and don't run again.

@@ -338,6 +338,7 @@ impl FakeContainer {
             },
             cpu_limit: None,
             restarts_with: Vec::new(),
+            waits_for: Vec::new(),
             network_of: None,
             mounts: self.mounts(),
         }

@@ -5,17 +5,19 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use crate::model::image::{Digest, Reference};
-use crate::model::{Container, Model, State, UpMode};
+use crate::model::{Container, State, UpMode};
 use crate::service::compare::Comparison;
 use crate::service::decide::image::ImageDecision;
-use crate::service::health::assess::{Condition, Symptom};
+use crate::service::event::Event;
+use crate::service::health::assess::{Condition, Inactive, Symptom};
 use crate::service::images::OldImage;
 use crate::service::observation::{ImageView, Observation, TagInForce};
 use crate::service::rollout::baseline::Baseline;
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, GoBack, ImageChange, Plan, Planned, PlannedHooks};
+use crate::service::rollout::probation::{Failure, Reason};
 use crate::service::rollout::tag::{LineChange, TagChange};
-use crate::service::{Service, compare, scope, wording};
+use crate::service::{Service, compare, wording};
 
 impl Service {
     /// Plans a deployment from the last observation. Returns whether there is anything to do.
@@ -51,7 +53,7 @@ impl Service {
         let definition = compared.and_then(|d| Some(d.as_ref().ok()?.model.clone()));
         let before = self.before(&cause, observation, now);
         let is_live = before.iter().any(|was| was.live);
-        let up_mode = self.up_mode(&cause, &image_changes, observation, definition.as_deref(), is_live);
+        let up_mode = self.up_mode(&cause, observation, is_live);
         let tag = self.plan_tag(observation, &image_changes);
         let pull_missing = self.may_pull_missing(&decisions, observation, &cause, is_live);
         let hooks = self.plan_hooks(&cause, &image_changes);
@@ -76,6 +78,9 @@ impl Service {
             snapshot,
             ..Plan::bare(cause, &self.config.name, self.config.health_grace)
         };
+        if self.retries_nothing(&plan, now) {
+            return false;
+        }
         let handover = self.plan_handover(&plan, &up_mode);
         let plan = Plan { handover, ..plan };
         let containers = self.staying(&plan.cause, &observation.containers);
@@ -189,14 +194,7 @@ impl Service {
 
 impl Service {
     /// How compose brings up the project.
-    fn up_mode(
-        &self,
-        cause: &Cause,
-        changes: &[ImageChange],
-        observation: &Observation,
-        definition: Option<&Model>,
-        is_live: bool,
-    ) -> UpMode {
+    fn up_mode(&self, cause: &Cause, observation: &Observation, is_live: bool) -> UpMode {
         let containers = &observation.containers;
         match cause {
             Cause::Redeploy => UpMode::All,
@@ -204,29 +202,8 @@ impl Service {
             Cause::ForceUp { .. } => self.forcing_up(observation),
             // An operator has stopped or paused the project: its images are pulled, nothing is started.
             Cause::Update if !is_live && !self.starts_project(containers) => UpMode::Services(Vec::new()),
-            Cause::GoBack(_) => self.going_back_to(changes, containers, definition),
             _ => UpMode::Changed,
         }
-    }
-
-    /// How compose brings up earlier images: containers that have crashed are to be replaced as well, but none that was
-    /// stopped, or has finished.
-    fn going_back_to(
-        &self,
-        changes: &[ImageChange],
-        containers: &[Container],
-        definition: Option<&Model>,
-    ) -> UpMode {
-        let of_change = |c: &&Container| changes.iter().any(|change| change.is_of_container(c));
-        let changed = containers.iter().filter(of_change).filter(|c| self.is_wanted(c));
-        let changed: Vec<&Container> = changed.collect();
-        if changed.iter().all(|c| c.is_live()) {
-            return UpMode::Changed;
-        }
-        let mut services: Vec<String> = changed.iter().map(|c| c.compose_service.clone()).collect();
-        services.sort();
-        services.dedup();
-        scope::alone(services, &Baseline::all(containers), definition)
     }
 
     /// How compose brings up containers that are stuck: their neighbours are left alone, running or stopped.
@@ -241,9 +218,10 @@ impl Service {
         }
     }
 
-    /// Reports whether a container runs, or would run if it had not failed.
+    /// Reports whether a container runs, or would run if neither it nor its rollback had failed.
     pub(in crate::service) fn is_wanted(&self, container: &Container) -> bool {
         container.is_live()
+            || self.durable.left_stopped.contains_key(&container.id)
             || !matches!(
                 self.condition(container),
                 Condition::Inactive(_) | Condition::Failing(Symptom::NotStarted { .. })
@@ -251,7 +229,8 @@ impl Service {
     }
 
     /// The containers before a deployment. An update leaves alone what is paused, and also brings up a compose service that has
-    /// crashed, once its definition is compared with what ran: it may be the fix.
+    /// crashed, once its definition is compared with what ran: it may be the fix. A way back replaces what is down on the image
+    /// that is left.
     pub(in crate::service) fn before(
         &self,
         cause: &Cause,
@@ -259,12 +238,58 @@ impl Service {
         now: Timestamp,
     ) -> Vec<Baseline> {
         let containers = &observation.containers;
-        if *cause != Cause::Update {
-            return Baseline::all(containers);
+        match cause {
+            Cause::Update => {
+                let is_compared = matches!(observation.definition, Some(Ok(_)));
+                let crashed = if is_compared { self.crashed(containers, now) } else { BTreeSet::new() };
+                Baseline::all_with(containers, &crashed)
+            }
+            Cause::GoBack(back) => Baseline::all_and(containers, &self.down_before(back, observation)),
+            Cause::RetryRollback => Baseline::all_and(containers, &self.down_on_unproven(containers)),
+            _ => Baseline::all(containers),
         }
-        let is_compared = matches!(observation.definition, Some(Ok(_)));
-        let crashed = if is_compared { self.crashed(containers, now) } else { BTreeSet::new() };
-        Baseline::all_with(containers, &crashed)
+    }
+
+    /// The containers, by ID, that a way back to earlier images replaces although they are down: those that have crashed, if
+    /// nothing of their compose service runs, but none that was stopped, or has finished.
+    fn down_before(&self, back: &GoBack, observation: &Observation) -> BTreeSet<String> {
+        let containers = &observation.containers;
+        let is_left = |c: &Container, view: &ImageView| {
+            let mut to = back.to.iter().filter(|to| to.configured == view.configured);
+            to.any(|to| c.is_made_from(&view.from) || c.is_made_from(&to.reference))
+        };
+        let runs = |service: &str| containers.iter().any(|c| c.is_live() && c.compose_service == service);
+        let is_down = |c: &&Container| {
+            !runs(&c.compose_service)
+                && self.is_wanted(c)
+                && observation.images.iter().any(|view| is_left(c, view))
+        };
+        containers.iter().filter(is_down).map(|c| c.id.clone()).collect()
+    }
+
+    /// The same of the containers on images that could not be rolled back. If the whole project is down, all of it is brought
+    /// up.
+    fn down_on_unproven(&self, containers: &[Container]) -> BTreeSet<String> {
+        if !containers.iter().any(Container::is_live) {
+            return BTreeSet::new();
+        }
+        let is_done =
+            |c: &Container| c.is_one_shot() && self.condition(c) == Condition::Inactive(Inactive::Finished);
+        let is_down =
+            |c: &&Container| !c.is_live() && self.durable.images.is_unproven(&c.image) && !is_done(c);
+        containers.iter().filter(is_down).map(|c| c.id.clone()).collect()
+    }
+
+    /// Reports whether a failed rollback can't be tried again because compose would not be called for any service, and tells
+    /// of it.
+    fn retries_nothing(&mut self, plan: &Plan, now: Timestamp) -> bool {
+        let is_retry = plan.cause == Cause::RetryRollback;
+        let is_for_none = is_retry && plan.scope().is_some_and(|scope| scope.services(None).is_for_none());
+        if is_for_none {
+            let failure = Failure::general(Reason::Words(wording::NOTHING_TO_RETRY.to_owned()));
+            self.emit(Event::RollbackRetryFailed { failure, output: String::new() }, now);
+        }
+        is_for_none
     }
 
     /// Reports whether an update starts the whole project, because none of its containers runs.

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 
 use crate::model::HookEvent;
 use crate::model::image::{ImageId, Reference};
+use crate::service::decide::rollout::snapshot::with_engine_starts;
 use crate::service::event::{
     ContainerSummary, Event, FailedDeployment, Fault, GoBackEnd, GoBackResult, RollbackFailed,
     RollbackProblem,
@@ -13,6 +14,7 @@ use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, ImageChange};
 use crate::service::rollout::probation::{Failed, Failure, Interference, Outcome, Reason};
 use crate::service::rollout::step::Phase;
+use crate::service::state::LeftStopped;
 use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, rollback_pause, wording};
 
 impl Service {
@@ -174,7 +176,10 @@ impl Service {
     pub(in crate::service) fn fail_for_good(&mut self, failed: Failed, why: RollbackProblem, now: Timestamp) {
         let containers = self.known.containers.as_deref().unwrap_or_default();
         let Some(deployment) = &mut self.durable.deployment else { return };
-        let left_stopped = deployment.leave_rejected_stopped(containers);
+        let rejected = deployment.leave_rejected_stopped(containers);
+        let ids = rejected.iter().map(|one| (one.id.clone(), LeftStopped::EarlierData));
+        self.durable.left_stopped.extend(ids);
+        let left_stopped = with_engine_starts(&rejected, containers);
         let data = deployment.data_back().filter(|_| deployment.snapshot.is_restored);
         // The running image must not become a rollback target.
         for m in deployment.changes() {

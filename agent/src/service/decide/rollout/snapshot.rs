@@ -6,9 +6,9 @@ use std::time::Duration;
 use evenkeel_common::backoff;
 use jiff::Timestamp;
 
-use crate::model::Container;
 use crate::model::image::{ImageId, Reference};
 use crate::model::snapshot::{Copied, CopyMade, FolderId, KeptFolder, Mounter, Source};
+use crate::model::{Container, RestartPolicy};
 use crate::service::action::SnapshotStep;
 use crate::service::event::{Event, Fault, Note, RollbackProblem};
 use crate::service::gates::candidate::SnapshotSeen;
@@ -22,6 +22,7 @@ use crate::service::rollout::snapshot::{
     DataBack, EarlierPlan, KeptKind, KeptSnapshot, PendingData, SnapshotPlan,
 };
 use crate::service::rollout::step::Phase;
+use crate::service::state::LeftStopped;
 use crate::service::{ROLLBACK_ATTEMPTS, Service, rollback_pause, wording};
 
 /// How often a copy is tried: the service is down, and what has failed, say for lack of room, may have taken minutes.
@@ -35,6 +36,14 @@ const LONGEST_COPY_AGAIN: Duration = Duration::from_hours(24);
 /// How long an update waits that has failed this often, and for which the service was down.
 pub(super) fn delay_after_copy(tries: u32) -> Duration {
     backoff::after(tries, COPY_AGAIN, LONGEST_COPY_AGAIN)
+}
+
+/// The names of containers that stay stopped, and whether the engine may start each at its own next start: with some restart
+/// policies it also starts what was stopped.
+pub(super) fn with_engine_starts(stopped: &[Mounter], containers: &[Container]) -> Vec<(String, bool)> {
+    let is_started =
+        |one: &Mounter| containers.iter().any(|c| c.id == one.id && c.restart_policy != RestartPolicy::No);
+    stopped.iter().map(|one| (one.name.clone(), is_started(one))).collect()
 }
 
 impl Service {
@@ -232,8 +241,10 @@ impl Service {
         let is_last = deployment.attempt + 1 >= ROLLBACK_ATTEMPTS;
         let why = if is_last && matches!(phase, Phase::Restore(_)) {
             let stopped = std::mem::take(&mut deployment.snapshot.stopped);
-            let names: Vec<&str> = stopped.iter().map(|one| one.name.as_str()).collect();
-            wording::snapshot::left_stopped(why, &names)
+            let ids = stopped.iter().map(|one| (one.id.clone(), LeftStopped::MixedData));
+            self.durable.left_stopped.extend(ids);
+            let containers = self.known.containers.as_deref().unwrap_or_default();
+            wording::snapshot::left_stopped(why, &with_engine_starts(&stopped, containers))
         } else {
             why.to_owned()
         };
@@ -600,8 +611,8 @@ impl Deployment {
     }
 
     /// The data was put back, but not the images that it belongs to: leaves stopped what would run another one on it. Returns
-    /// the names.
-    pub(in crate::service) fn leave_rejected_stopped(&mut self, containers: &[Container]) -> Vec<String> {
+    /// that.
+    pub(in crate::service) fn leave_rejected_stopped(&mut self, containers: &[Container]) -> Vec<Mounter> {
         if !self.snapshot.is_restored {
             return Vec::new();
         }
@@ -620,7 +631,7 @@ impl Deployment {
         let stopped = std::mem::take(&mut self.snapshot.stopped);
         let (rejected, others): (Vec<_>, Vec<_>) = stopped.into_iter().partition(is_rejected);
         self.snapshot.stopped = others;
-        rejected.into_iter().map(|one| one.name).collect()
+        rejected
     }
 
     /// The phase in which the new images are brought up, or the old ones again.

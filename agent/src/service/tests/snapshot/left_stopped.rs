@@ -1,0 +1,105 @@
+//! Scenarios of containers that stay stopped after the data was put back, since the old image could not be brought up.
+
+use super::*;
+use crate::service::observation::Definition;
+use crate::service::state::LeftStopped;
+
+impl Scenario {
+    /// The data was put back, and the old image can't be brought up. Returns the container that stays stopped.
+    fn leaves_stopped(&mut self) -> Container {
+        let new = of_project("web-2", &old_container().compose_service, &[]);
+        self.fails_with_data();
+        self.event("web-2", EventKind::Stop);
+        self.runs(&[new]);
+        self.step_of_snapshot_ends(SnapshotStepped::Done);
+        for _ in 0..5 {
+            self.step_ends(StepResult::Failed("compose could not be started".into()));
+            self.now += SignedDuration::from_mins(10);
+        }
+        assert_eq!(self.told(&Kind::ROLLBACK_FAILED).len(), 1, "a person has to act");
+        self.step_ends(StepResult::Unpinned);
+        let all = SnapshotStepped::Expired { left: Vec::new(), why: String::new() };
+        assert!(matches!(self.step_of_snapshot_ends(all), SnapshotStep::Expire { .. }));
+        assert_eq!(self.service.durable().deployment, None);
+        let down = Container { state: State::Exited, exit_code: 137, ..new_container() };
+        self.look(&[&down]);
+        down
+    }
+}
+
+#[test]
+fn what_is_left_stopped_counts_as_failed_and_the_next_image_is_brought_up_in_its_place() {
+    let mut scenario = with_data();
+    let down = scenario.leaves_stopped();
+    assert!(scenario.service.is_wanted(&down), "no person has stopped it");
+    let durable = serde_json::to_string(scenario.service.durable()).unwrap();
+    assert_eq!(serde_json::from_str::<Durable>(&durable).unwrap(), *scenario.service.durable());
+
+    let mut seen =
+        Observation { snapshot: update().snapshot, ..observed('3', &[local(NEW, &['2'])], &[&down]) };
+    seen.images[0].running.clear();
+    let model = serde_json::json!({"services": {"web-1": {"image": IMAGE}}});
+    let model = Arc::new(serde_json::from_value(model).unwrap());
+    seen.definition = Some(Ok(Definition { model, ..Definition::default() }));
+    scenario.check(seen);
+    scenario.step_ends(StepResult::ImagesPinned { missing: Vec::new() });
+    let ids = vec![(IMAGE.into(), ImageId("sha256:v3".into()))];
+    scenario.step_ends(StepResult::Pulled { ids, labels: BTreeMap::new() });
+    scenario.runs(&[]);
+    let copied = Copied { bytes: 1, folder: FolderId { device: 1, inode: 1 } };
+    let copies = ["/srv/a", "/srv/b"].map(|of| CopyMade { source: source(of), copied });
+    scenario.step_of_snapshot_ends(SnapshotStepped::Copied(copies.to_vec()));
+    let Some(Action::Step(Step::Start(BringUp { scope: Some(scope), .. }))) = scenario.act() else {
+        panic!("it is only pulled")
+    };
+    assert_eq!(scope.services(None).services(), ["web-1"]);
+}
+
+#[test]
+fn what_is_left_stopped_is_forgotten_once_it_runs_or_is_gone() {
+    let new = new_container();
+    for seen in [vec![], vec![&new]] {
+        let mut scenario = with_data();
+        scenario.leaves_stopped();
+        assert_eq!(scenario.service.durable().left_stopped.len(), 1);
+        scenario.look(&seen);
+        assert_eq!(scenario.service.durable().left_stopped.len(), 0, "{seen:?}");
+    }
+}
+
+#[test]
+fn no_update_starts_what_is_left_stopped_on_data_of_two_times() {
+    let mut scenario = with_data();
+    let down = scenario.leaves_stopped();
+    let containers = [down.clone()];
+    assert_eq!(scenario.service.crashed(&containers, scenario.now).len(), 1);
+    scenario.service.durable.left_stopped.insert(down.id.clone(), LeftStopped::MixedData);
+    assert!(scenario.service.crashed(&containers, scenario.now).is_empty());
+    assert!(scenario.service.is_wanted(&down), "a person may go back");
+}
+
+#[test]
+fn what_the_engine_may_start_by_itself_is_told() {
+    for is_mixed in [false, true] {
+        let mut scenario = with_data();
+        scenario.fails_with_data();
+        let new = of_project("web-2", &old_container().compose_service, &[]);
+        scenario.runs(&[new]);
+        let always = Container { restart_policy: RestartPolicy::Always, ..new_container() };
+        scenario.service.known.containers = Some(vec![always].into());
+        if !is_mixed {
+            scenario.step_of_snapshot_ends(SnapshotStepped::Done);
+        }
+        for _ in 0..5 {
+            let mixed = SnapshotStepped::Mixed { why: "can't put back /srv/b".into() };
+            let failed = StepResult::Failed("compose could not be started".into());
+            scenario.step_ends(if is_mixed { StepResult::Snapshot(mixed) } else { failed });
+            scenario.now += SignedDuration::from_mins(10);
+        }
+        let entry = scenario.told(&Kind::ROLLBACK_FAILED).pop().expect("a person has to act");
+        let reason = entry.reason.clone().unwrap_or_default();
+        let told =
+            "the next start of the engine may start these by their restart policy, so act before that: web-2";
+        assert!(reason.contains(told), "{reason}");
+    }
+}
