@@ -38,7 +38,7 @@ pub struct SwarmService {
     pub tasks: Vec<Task>,
     /// Host names of the nodes that are down.
     pub nodes_down: BTreeSet<String>,
-    /// Its restart policy leaves a task that has ended with code 0 as it is.
+    /// Its restart policy leaves a task that has ended with code 0 as it is, for good or for a long delay.
     pub keeps_ended: bool,
 }
 
@@ -208,8 +208,8 @@ impl SwarmService {
     }
 
     /// Reports whether its tasks do their work and end, as those of a job: the last one that has ended by itself did so with
-    /// code 0, and is not started again. A task that ran on when that one ended, or that has been running for an hour, is
-    /// that of a service, of which one has ended for once.
+    /// code 0, and is not started again, or only after a long delay. A task that ran on when that one ended, or that has been
+    /// running for an hour, is that of a service, of which one has ended for once.
     pub fn works_to_its_end(&self, now: Timestamp) -> bool {
         let by_itself = |task: &&Task| {
             matches!(task.state, TaskState::Complete | TaskState::Failed | TaskState::Rejected)

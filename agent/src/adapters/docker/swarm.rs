@@ -29,6 +29,8 @@ const CHANGE: Duration = Duration::from_secs(30);
 /// `tests/docker/swarm_spec.rs` checks that all other fields are kept.
 const NEWER_FIELDS: [&str; 2] =
     ["/TaskTemplate/Resources/SwapBytes", "/TaskTemplate/Resources/MemorySwappiness"];
+/// A restart delay of at least this long is the interval of work that is done again and again.
+const INTERVAL: Duration = Duration::from_mins(1);
 /// Timeout of a registry request by the engine, which may have to log in first.
 const REGISTRY: Duration = Duration::from_secs(30);
 
@@ -323,11 +325,16 @@ fn service(seen: &Value) -> SwarmService {
         }),
         tasks: Vec::new(),
         nodes_down: BTreeSet::new(),
-        keeps_ended: matches!(
-            text(seen, "/Spec/TaskTemplate/RestartPolicy/Condition"),
-            Some("none" | "on-failure")
-        ),
+        keeps_ended: keeps_ended(seen),
     }
+}
+
+/// Reports whether a task that has ended with code 0 stays so, or is started again only after a long delay: the usual way to
+/// run work at intervals.
+fn keeps_ended(seen: &Value) -> bool {
+    let condition = text(seen, "/Spec/TaskTemplate/RestartPolicy/Condition");
+    let nanos = amount(seen, "/Spec/TaskTemplate/RestartPolicy/Delay").unwrap_or(0);
+    matches!(condition, Some("none" | "on-failure")) || Duration::from_nanos(nanos) >= INTERVAL
 }
 
 fn update_state(word: &str) -> UpdateState {

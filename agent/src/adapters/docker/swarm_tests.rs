@@ -49,10 +49,13 @@ async fn a_machine_that_has_joined_again_is_not_down_because_of_its_former_node(
 }
 
 #[tokio::test]
-async fn a_restart_policy_that_leaves_ended_tasks_as_they_are_is_recognized() {
+async fn a_restart_policy_that_leaves_ended_tasks_as_they_are_for_a_while_is_recognized() {
     for (policy, expected) in [
         (json!(null), false),
         (json!({"Condition": "any"}), false),
+        (json!({"Condition": "any", "Delay": 59_000_000_000_u64}), false),
+        (json!({"Condition": "any", "Delay": 60_000_000_000_u64}), true),
+        (json!({"Delay": 86_400_000_000_000_u64}), true),
         (json!({"Condition": "on-failure"}), true),
         (json!({"Condition": "none"}), true),
     ] {

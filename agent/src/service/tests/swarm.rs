@@ -231,6 +231,21 @@ fn a_service_whose_tasks_end_by_themselves_is_never_updated() {
     }
 }
 
+/// Its policy is `any`, but with a delay of a day.
+#[test]
+fn a_service_that_is_run_at_intervals_is_not_updated_and_says_why() {
+    let done = |id: &str| Task {
+        since: Timestamp::from_second(5).ok(),
+        ..task(id, &image('1'), TaskState::Complete)
+    };
+    let next = Task { should_run: true, ..task("next", &image('1'), TaskState::Preparing) };
+    let swarm = SwarmService { keeps_ended: true, tasks: vec![done("a"), next], ..service(&image('1')) };
+    let mut scenario = Scenario::of(in_swarm());
+    assert_eq!(scenario.check(seen('2', '1', swarm)).step(), None);
+    let told = scenario.warnings().join(" ");
+    assert!(told.contains("are not restarted, or only after a long delay"), "{told}");
+}
+
 #[test]
 fn a_signed_digest_that_a_swarm_service_has_left_waits_for_an_approval_when_it_is_served_again() {
     let update = UpdateConfig { signed_by: vec!["/etc/cosign.pub".into()], ..UpdateConfig::default() };

@@ -60,7 +60,7 @@ pub(in crate::service) fn job(service: &str) -> String {
 pub(in crate::service) fn works_to_its_end(service: &str) -> String {
     format!(
         "the swarm service {service} is never updated: like those of a job, its tasks end by themselves and are not \
-         restarted, so a new image could not be proven; set the image with `docker service update`"
+         restarted, or only after a long delay, so a new image could not be proven; set the image with `docker service update`"
     )
 }
 
