@@ -209,7 +209,8 @@ impl SwarmService {
 
     /// Reports whether its tasks do their work and end, as those of a job: the last one that has ended by itself did so with
     /// code 0, and is not started again, or only after a long delay. A task that ran on when that one ended, or that has been
-    /// running for an hour, is that of a service, of which one has ended for once.
+    /// running for an hour, is that of a service, of which one has ended for once. If two in its place have ended so, it is work
+    /// that takes long.
     pub fn works_to_its_end(&self, now: Timestamp) -> bool {
         let by_itself = |task: &&Task| {
             matches!(task.state, TaskState::Complete | TaskState::Failed | TaskState::Rejected)
@@ -218,11 +219,15 @@ impl SwarmService {
         let Some(last) = last.filter(|task| self.keeps_ended && task.state == TaskState::Complete) else {
             return false;
         };
+        let ends_again = |name: &str| {
+            let in_place = self.tasks.iter().filter(|task| task.name == name);
+            in_place.filter(|task| task.state == TaskState::Complete).count() > 1
+        };
         let runs_on = |task: &Task| {
             let since = task.since.filter(|_| task.state == TaskState::Running);
             since.is_some_and(|since| {
-                last.since.is_some_and(|end| since < end)
-                    || now.duration_since(since) > SignedDuration::from_hours(1)
+                let is_long = now.duration_since(since) > SignedDuration::from_hours(1);
+                last.since.is_some_and(|end| since < end) || (is_long && !ends_again(&task.name))
             })
         };
         !self.wanted().any(runs_on)

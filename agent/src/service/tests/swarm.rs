@@ -213,6 +213,8 @@ fn a_service_whose_tasks_end_by_themselves_is_never_updated() {
         (of(&[complete, ("b", TaskState::Pending, 9)], true), false),
         // For an hour, or since before the other one ended.
         (of(&[complete, runs], true), true),
+        // Work that takes longer than an hour.
+        (of(&[("c", TaskState::Complete, 1), complete, runs], true), false),
         (of(&[complete, ("b", TaskState::Running, 4)], true), true),
         (of(&[("c", TaskState::Failed, 1), complete, ("b", TaskState::Shutdown, 9)], true), false),
         (of(&[("c", TaskState::Complete, 1), failed, runs], true), true),
