@@ -31,7 +31,7 @@ pub struct Watch {
     /// Host names of nodes that were down during the update: failures there are no evidence against an image.
     #[serde(default)]
     pub lost: BTreeSet<String>,
-    /// Whether the agent's own engine or machine was unavailable during the update: the same applies to tasks there.
+    /// Whether the agent's own engine or machine was restarted during the update: the same applies to tasks there.
     #[serde(default)]
     pub engine_away: bool,
     /// Since when the swarm reports completion without an outage.
