@@ -69,6 +69,13 @@ impl UpdateStatus {
     pub fn is_manual_rollback(&self) -> bool {
         says(&self.message, "manually requested")
     }
+
+    fn is_rollback(&self) -> bool {
+        matches!(
+            self.state,
+            UpdateState::RollbackStarted | UpdateState::RollbackPaused | UpdateState::RollbackCompleted
+        )
+    }
 }
 
 /// States of an update.
@@ -248,15 +255,21 @@ impl SwarmService {
     /// Reports whether the swarm rolled back to the previous specification by itself (`failure_action: rollback`). There
     /// is no previous specification then. After a manual `docker service rollback` the replaced one is the previous one.
     pub fn is_rolled_back_by_swarm(&self) -> bool {
-        let is_back = |update: &UpdateStatus| {
-            let state = update.state;
-            let is_rollback = matches!(
-                state,
-                UpdateState::RollbackStarted | UpdateState::RollbackPaused | UpdateState::RollbackCompleted
-            );
-            is_rollback && !update.is_manual_rollback()
-        };
+        let is_back = |update: &UpdateStatus| update.is_rollback() && !update.is_manual_rollback();
         self.previous_image.is_none() && self.update.as_ref().is_some_and(is_back)
+    }
+
+    /// Reports whether the service was rolled back from this digest: on request, or by the swarm because its tasks failed.
+    /// The previous specification alone shows nothing: after an update it is the one before.
+    pub fn is_rolled_back_from(&self, digest: &Digest) -> bool {
+        let has_digest = |image: &str| {
+            Reference::parse(image).is_ok_and(|reference| reference.digest.as_ref() == Some(digest))
+        };
+        if self.is_rolled_back_by_swarm() {
+            return self.tasks.iter().any(|task| task.is_failed() && has_digest(&task.image));
+        }
+        self.update.as_ref().is_some_and(UpdateStatus::is_rollback)
+            && self.previous_image.as_deref().is_some_and(has_digest)
     }
 
     /// Describes why fewer tasks are running than desired; `None` if all are running.

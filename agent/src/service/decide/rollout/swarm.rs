@@ -164,7 +164,10 @@ impl Service {
                 match watch.look(service, Goal { image: &swarm.to, known: &swarm.known, grace }, now) {
                     Verdict::Wait { trouble } => self.swarm_waits(trouble, now),
                     Verdict::Passed => self.passed(now),
-                    Verdict::Failed(failed) => self.failed(*failed, now),
+                    Verdict::Failed(failed) => {
+                        self.note_left();
+                        self.failed(*failed, now);
+                    }
                     Verdict::Foreign => self.other_image_set(&swarm, service, now),
                 }
             }
@@ -193,8 +196,18 @@ impl Service {
         }
     }
 
+    /// Notes that the outcome of this update says all about its digest: a rollback that the next check finds is not another
+    /// decision of a person.
+    fn note_left(&mut self) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        for change in deployment.plan().image_changes.clone() {
+            self.durable.images.of(&change.configured).rolled_back_from = Some(change.digest);
+        }
+    }
+
     /// Handles a specification that names an image other than the one that was set.
     fn other_image_set(&mut self, swarm: &SwarmPlan, service: &SwarmService, now: Timestamp) {
+        self.note_left();
         let Some(deployment) = &self.durable.deployment else { return };
         let is_back = [&swarm.back, &swarm.from].iter().any(|image| is_same_image(&service.image, image));
         if is_back && service.is_rolled_back_by_swarm() {
