@@ -252,6 +252,20 @@ impl SwarmService {
         matches!(state, Some(UpdateState::Paused | UpdateState::RollbackPaused))
     }
 
+    /// Returns the digest of the same repository that all running tasks are still on, if the swarm has paused the change to
+    /// that of the specification.
+    pub fn runs_instead(&self) -> Option<Digest> {
+        let own = self.reference().filter(|_| self.is_paused())?;
+        let mut running = self.running().map(|task| Reference::parse(&task.image).ok());
+        let first = running.next()??;
+        let is_other = first.repository == own.repository && first.digest != own.digest;
+        let is_same = |other: Option<Reference>| {
+            other
+                .is_some_and(|other| (&other.repository, &other.digest) == (&first.repository, &first.digest))
+        };
+        if is_other && running.all(is_same) { first.digest } else { None }
+    }
+
     /// Reports whether the swarm rolled back to the previous specification by itself (`failure_action: rollback`). There
     /// is no previous specification then. After a manual `docker service rollback` the replaced one is the previous one.
     pub fn is_rolled_back_by_swarm(&self) -> bool {

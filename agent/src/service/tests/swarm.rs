@@ -308,6 +308,46 @@ fn a_rollback_that_the_swarm_pauses_is_started_again_four_times() {
     assert_eq!(failed.count(), 1);
 }
 
+/// A service whose update from 1 to 2 somebody else began, and the swarm has paused.
+fn half_done() -> SwarmService {
+    let message = "update paused due to failure or early termination of task new".to_owned();
+    let update = Some(UpdateStatus { state: UpdateState::Paused, message, completed_at: None });
+    let tasks =
+        vec![task("old", &image('1'), TaskState::Running), task("new", &image('2'), TaskState::Failed)];
+    SwarmService { update, tasks, previous_image: Some(image('1')), ..service(&image('2')) }
+}
+
+#[test]
+fn an_update_that_the_swarm_has_paused_is_told_until_it_goes_on() {
+    let mut scenario = Scenario::of(in_swarm());
+    for second in [0, 20] {
+        assert_eq!(scenario.at(second).check(seen('2', '2', half_done())).step(), None);
+    }
+    assert_eq!(scenario.kinds(), [Kind::ERROR], "it is told once");
+    let told = scenario.record().errored.expect("it is an error");
+    assert!(told.contains("update paused due to failure or early termination of task new"), "{told}");
+    assert_eq!(scenario.at(40).check(seen('2', '2', replaced())).step(), None);
+    assert_eq!(scenario.kinds(), [Kind::RECOVERED]);
+}
+
+#[test]
+fn an_update_goes_back_to_the_image_that_all_tasks_of_a_paused_one_still_run() {
+    let mut scenario = Scenario::of(in_swarm());
+    assert!(matches!(scenario.check(seen('3', '2', half_done())).step(), Some(SwarmStep::Admit { .. })));
+    let plan = scenario.plan();
+    assert_eq!((&plan.from, &plan.to, &plan.back), (&image('2'), &image('3'), &image('1')));
+    let change = scenario.deployment().changes().next().expect("it changes the image");
+    assert_eq!(change.old_digest, Some(digest('1')));
+    // Some tasks run the newer one: nothing says that it is the worse.
+    let mut mixed = half_done();
+    mixed.tasks.push(task("other", &image('2'), TaskState::Running));
+    for swarm in [mixed, SwarmService { update: None, ..half_done() }] {
+        let mut scenario = Scenario::of(in_swarm());
+        assert!(scenario.check(seen('3', '2', swarm)).step().is_some());
+        assert_eq!(scenario.plan().back, image('2'));
+    }
+}
+
 /// A service on 1 that was on 2 before.
 fn left(state: UpdateState, previous: Option<char>, failed: &[char]) -> SwarmService {
     let update = Some(UpdateStatus { state, message: "as it is told".into(), completed_at: None });
