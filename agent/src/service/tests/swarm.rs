@@ -513,6 +513,8 @@ fn an_outage_resets_the_time_the_tasks_have() {
     assert_eq!(done_since(&scenario), scenario.seconds(0));
     scenario.service.shift(SignedDuration::from_secs(60));
     assert_eq!(done_since(&scenario), scenario.seconds(60));
+    let unchanged_since = scenario.deployment().phase.watch().unwrap().unchanged_since;
+    assert_eq!(unchanged_since, scenario.seconds(60));
     for error in [SwarmError::Unavailable("no".into()), SwarmError::Unusable("locked".into())] {
         scenario.at(5).observes(Err(error));
         assert_eq!(done_since(&scenario), None);
