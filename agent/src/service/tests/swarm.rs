@@ -147,6 +147,27 @@ fn a_redeploy_of_the_running_image_keeps_its_spelling_and_blocks_nothing() {
     }
 }
 
+/// `docker stack deploy` compares the texts.
+#[test]
+fn an_update_keeps_the_spelling_of_the_specification_in_both_directions() {
+    let reference = Reference::parse("nginx:1.27").unwrap();
+    let mut config = in_swarm();
+    config.images[0] = ConfiguredImage { configured: "nginx:1.27".into(), reference: reference.clone() };
+    for spelling in ["nginx:1.27", "docker.io/library/nginx:1.27", "index.docker.io/library/nginx:1.27"] {
+        let of = |n: char| format!("{spelling}@{}", digest(n));
+        let mut seen = seen('3', '2', SwarmService { image: of('2'), ..half_done() });
+        let swarm = seen.swarm.as_mut().expect("it is in a swarm");
+        swarm.tasks = vec![task("old", &of('1'), TaskState::Running)];
+        let view = &mut seen.images[0];
+        (view.configured, view.reference, view.from) =
+            ("nginx:1.27".into(), reference.clone(), reference.clone());
+        let mut scenario = Scenario::of(config.clone());
+        assert!(scenario.check(seen).step().is_some(), "{spelling}");
+        let plan = scenario.plan();
+        assert_eq!((&plan.from, &plan.to, &plan.back), (&of('2'), &of('3'), &of('1')));
+    }
+}
+
 /// An operator lifts the block of an image that still runs because its rollback failed.
 #[test]
 fn existing_tasks_prove_an_image_that_is_already_set() {

@@ -110,8 +110,16 @@ impl Service {
     }
 }
 
-/// Returns the configured image with this digest, as spelled in the specification if that names the same image.
+/// Returns the configured image with this digest, spelled as the specification spells it: to a client that compares the texts,
+/// another spelling is another image, for which it replaces all tasks.
 fn at(view: &ImageView, swarm: &SwarmService, digest: Digest) -> String {
-    let wanted = Reference { digest: Some(digest), ..view.reference.clone() };
-    if swarm.reference().as_ref() == Some(&wanted) { swarm.image.clone() } else { wanted.to_string() }
+    let wanted = &view.reference;
+    let own = swarm
+        .reference()
+        .filter(|own| (&own.repository, &own.tag) == (&wanted.repository, &wanted.tag))
+        .and_then(|_| swarm.image.split('@').next());
+    match own {
+        Some(name) => format!("{name}@{digest}"),
+        None => Reference { digest: Some(digest), ..wanted.clone() }.to_string(),
+    }
 }
