@@ -23,6 +23,8 @@ use crate::model::swarm::{SwarmMode, SwarmService, Task, TaskState, UpdateState,
 use crate::model::{EngineError, Platform, Reference, SwarmError};
 use crate::ports::Swarm;
 
+/// Timeout of a read that the managers answer. An engine that can't reach their leader says so after 20 s.
+const MANAGERS: Duration = Duration::from_secs(25);
 /// Timeout of a change by the managers.
 const CHANGE: Duration = Duration::from_secs(30);
 /// Fields added in API 1.52. The engine drops them from a specification sent in the agent's API version (1.51).
@@ -144,14 +146,15 @@ impl Swarm for DockerEngine {
 
     async fn health_check(&self, container: &str) -> Result<String, SwarmError> {
         let path = format!("/containers/{}/json", checked(container).map_err(fault)?);
-        let seen = self.swarm_read(&format!("inspect container {container}"), &path, &[]).await?;
+        let doing = format!("inspect container {container}");
+        let seen = self.connection.get(&doing, &path, &[]).await.map_err(fault)?;
         Ok(convert::health_output(&seen))
     }
 }
 
 impl DockerEngine {
     async fn swarm_read(&self, doing: &str, path: &str, query: Query<'_>) -> Result<Value, SwarmError> {
-        self.connection.get(doing, path, query).await.map_err(fault)
+        self.connection.get_within(MANAGERS, doing, path, query).await.map_err(fault)
     }
 
     /// Returns the service with exactly this name, as raw JSON.
@@ -166,7 +169,7 @@ impl DockerEngine {
 
     /// Returns the ID of the engine's own node.
     async fn own_node(&self) -> Option<String> {
-        let info = self.swarm_read("read the engine's node", "/info", &[]).await.ok()?;
+        let info = self.connection.get("read the engine's node", "/info", &[]).await.ok()?;
         text(&info, "/Swarm/NodeID").map(str::to_owned)
     }
 
@@ -296,8 +299,10 @@ fn fault(error: EngineError) -> SwarmError {
         return SwarmError::NoLeader("too few managers are online to elect a leader".to_owned());
     }
     match error {
-        EngineError::Unavailable(text) => SwarmError::Unavailable(text),
-        EngineError::NotFound(text) | EngineError::Refused(text) => SwarmError::Refused(text),
+        // The engine itself has answered.
+        EngineError::Unavailable(words) if says(&["rpc error"]) => SwarmError::NoLeader(words),
+        EngineError::Unavailable(words) => SwarmError::Unavailable(words),
+        EngineError::NotFound(words) | EngineError::Refused(words) => SwarmError::Refused(words),
     }
 }
 

@@ -30,6 +30,15 @@ async fn a_manager_that_is_not_ready_still_counts_as_in_a_swarm() {
 }
 
 #[tokio::test]
+async fn a_manager_that_cannot_reach_the_leader_is_not_an_engine_that_is_away() {
+    let words = "rpc error: code = Unavailable desc = all SubConns are in TransientFailure";
+    let error = service(503, words).await;
+    assert!(matches!(&error, SwarmError::NoLeader(text) if text.contains(words)), "{error:?}");
+    let error = service(503, "no healthy upstream").await;
+    assert!(matches!(error, SwarmError::Unavailable(_)), "a proxy in front of it: {error:?}");
+}
+
+#[tokio::test]
 async fn a_machine_that_has_joined_again_is_not_down_because_of_its_former_node() {
     let node = |id: &str, host: &str, state: &str| json!({"ID": id, "Description": {"Hostname": host}, "Status": {"State": state}});
     let nodes = json!([
