@@ -298,6 +298,10 @@ fn fault(error: EngineError) -> SwarmError {
     if says(&["does not have a leader", "no elected", "lost quorum", "has no leader", "deadline exceeded"]) {
         return SwarmError::NoLeader("too few managers are online to elect a leader".to_owned());
     }
+    // A change may have been applied nevertheless.
+    if says(&["node lost leader status", "node is stopped"]) {
+        return SwarmError::NoLeader("the leader has changed or is stopping".to_owned());
+    }
     match error {
         // The engine itself has answered.
         EngineError::Unavailable(words) if says(&["rpc error"]) => SwarmError::NoLeader(words),

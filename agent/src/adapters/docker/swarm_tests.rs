@@ -34,6 +34,11 @@ async fn a_manager_that_cannot_reach_the_leader_is_not_an_engine_that_is_away() 
     let words = "rpc error: code = Unavailable desc = all SubConns are in TransientFailure";
     let error = service(503, words).await;
     assert!(matches!(&error, SwarmError::NoLeader(text) if text.contains(words)), "{error:?}");
+    for why in ["node lost leader status", "node is stopped"] {
+        let words = format!("rpc error: code = Unknown desc = raft: failed to process the request: {why}");
+        let error = service(500, &words).await;
+        assert!(matches!(error, SwarmError::NoLeader(_)) && error.is_transient(), "{error:?}");
+    }
     let error = service(503, "no healthy upstream").await;
     assert!(matches!(error, SwarmError::Unavailable(_)), "a proxy in front of it: {error:?}");
 }

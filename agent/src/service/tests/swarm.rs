@@ -524,6 +524,21 @@ fn only_a_restart_of_the_engine_excuses_the_image_of_a_task_that_failed_on_it() 
     }
 }
 
+#[test]
+fn a_read_that_the_managers_refuse_is_repeated_and_only_a_removed_service_ends_its_update() {
+    let mut scenario = converging();
+    scenario.at(1).observes(Err(SwarmError::Refused("rpc error: something new".into())));
+    assert!(scenario.record().errored.expect("it is an error").contains("something new"));
+    scenario.at(2).observes(Ok(replaced()));
+    scenario.at(12).observes(Ok(replaced()));
+    assert!(scenario.service.durable.deployment.is_none());
+    assert!(scenario.kinds().contains(&Kind::UPDATED));
+    let mut scenario = converging();
+    scenario.at(1).observes(Err(SwarmError::NoService("shop_web".into())));
+    assert!(scenario.service.durable.deployment.is_none());
+    assert!(scenario.record().errored.expect("it is an error").contains("no service"));
+}
+
 /// An update in progress restarts its wait, and a clock change does not affect it.
 #[test]
 fn an_outage_resets_the_time_the_tasks_have() {

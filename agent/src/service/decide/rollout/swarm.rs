@@ -126,7 +126,7 @@ impl Service {
         match result {
             Ok(service) if at_work && self.awaits_engine_events(&service, now) => {}
             Ok(service) => self.swarm_seen(&service, now),
-            Err(error) if at_work && !error.is_transient() => self.left_unproven(error.to_string(), now),
+            Err(error @ SwarmError::NoService(_)) if at_work => self.left_unproven(error.to_string(), now),
             Err(error) if at_work => self.swarm_unavailable(&error, now),
             Err(_) => {}
         }
