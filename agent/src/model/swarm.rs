@@ -38,7 +38,7 @@ pub struct SwarmService {
     pub tasks: Vec<Task>,
     /// Host names of the nodes that are down.
     pub nodes_down: BTreeSet<String>,
-    /// Its restart policy leaves a task that has ended with code 0 as it is.
+    /// Its restart policy leaves a task that has ended with code 0 as it is, for good or for a long delay.
     pub keeps_ended: bool,
 }
 
@@ -68,6 +68,13 @@ impl UpdateStatus {
     /// Reports whether this rollback was requested by an operator, and not caused by the update's `failure_action`.
     pub fn is_manual_rollback(&self) -> bool {
         says(&self.message, "manually requested")
+    }
+
+    fn is_rollback(&self) -> bool {
+        matches!(
+            self.state,
+            UpdateState::RollbackStarted | UpdateState::RollbackPaused | UpdateState::RollbackCompleted
+        )
     }
 }
 
@@ -208,8 +215,9 @@ impl SwarmService {
     }
 
     /// Reports whether its tasks do their work and end, as those of a job: the last one that has ended by itself did so with
-    /// code 0, and is not started again. A task that ran on when that one ended, or that has been running for an hour, is
-    /// that of a service, of which one has ended for once.
+    /// code 0, and is not started again, or only after a long delay. A task that ran on when that one ended, or that has been
+    /// running for an hour, is that of a service, of which one has ended for once. If two in its place have ended so, it is work
+    /// that takes long.
     pub fn works_to_its_end(&self, now: Timestamp) -> bool {
         let by_itself = |task: &&Task| {
             matches!(task.state, TaskState::Complete | TaskState::Failed | TaskState::Rejected)
@@ -218,11 +226,15 @@ impl SwarmService {
         let Some(last) = last.filter(|task| self.keeps_ended && task.state == TaskState::Complete) else {
             return false;
         };
+        let ends_again = |name: &str| {
+            let in_place = self.tasks.iter().filter(|task| task.name == name);
+            in_place.filter(|task| task.state == TaskState::Complete).count() > 1
+        };
         let runs_on = |task: &Task| {
             let since = task.since.filter(|_| task.state == TaskState::Running);
             since.is_some_and(|since| {
-                last.since.is_some_and(|end| since < end)
-                    || now.duration_since(since) > SignedDuration::from_hours(1)
+                let is_long = now.duration_since(since) > SignedDuration::from_hours(1);
+                last.since.is_some_and(|end| since < end) || (is_long && !ends_again(&task.name))
             })
         };
         !self.wanted().any(runs_on)
@@ -240,18 +252,38 @@ impl SwarmService {
         matches!(state, Some(UpdateState::Paused | UpdateState::RollbackPaused))
     }
 
+    /// Returns the digest of the same repository that all running tasks are still on, if the swarm has paused the change to
+    /// that of the specification.
+    pub fn runs_instead(&self) -> Option<Digest> {
+        let own = self.reference().filter(|_| self.is_paused())?;
+        let mut running = self.running().map(|task| Reference::parse(&task.image).ok());
+        let first = running.next()??;
+        let is_other = first.repository == own.repository && first.digest != own.digest;
+        let is_same = |other: Option<Reference>| {
+            other
+                .is_some_and(|other| (&other.repository, &other.digest) == (&first.repository, &first.digest))
+        };
+        if is_other && running.all(is_same) { first.digest } else { None }
+    }
+
     /// Reports whether the swarm rolled back to the previous specification by itself (`failure_action: rollback`). There
     /// is no previous specification then. After a manual `docker service rollback` the replaced one is the previous one.
     pub fn is_rolled_back_by_swarm(&self) -> bool {
-        let is_back = |update: &UpdateStatus| {
-            let state = update.state;
-            let is_rollback = matches!(
-                state,
-                UpdateState::RollbackStarted | UpdateState::RollbackPaused | UpdateState::RollbackCompleted
-            );
-            is_rollback && !update.is_manual_rollback()
-        };
+        let is_back = |update: &UpdateStatus| update.is_rollback() && !update.is_manual_rollback();
         self.previous_image.is_none() && self.update.as_ref().is_some_and(is_back)
+    }
+
+    /// Reports whether the service was rolled back from this digest: on request, or by the swarm because its tasks failed.
+    /// The previous specification alone shows nothing: after an update it is the one before.
+    pub fn is_rolled_back_from(&self, digest: &Digest) -> bool {
+        let has_digest = |image: &str| {
+            Reference::parse(image).is_ok_and(|reference| reference.digest.as_ref() == Some(digest))
+        };
+        if self.is_rolled_back_by_swarm() {
+            return self.tasks.iter().any(|task| task.is_failed() && has_digest(&task.image));
+        }
+        self.update.as_ref().is_some_and(UpdateStatus::is_rollback)
+            && self.previous_image.as_deref().is_some_and(has_digest)
     }
 
     /// Describes why fewer tasks are running than desired; `None` if all are running.

@@ -53,6 +53,10 @@ pub struct ImageMemory {
     /// Digest that an operator has replaced with another one although the registry has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub declined: Option<Digest>,
+    /// Digest that the swarm service was rolled back from, as of the last check or of an own update. Each such rollback is
+    /// judged once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rolled_back_from: Option<Digest>,
     /// Tag that a person has replaced with an older one in the env file: it is not deployed, nor is an older one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub declined_tag: Option<String>,

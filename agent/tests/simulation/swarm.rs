@@ -41,6 +41,8 @@ enum Disturbance {
     NoLeader(i64),
     /// Another client changes the service before each of the agent's first changes.
     Others(u32),
+    /// The leader changes in the middle of each of the agent's first changes, so that they are applied without an answer.
+    Unanswered(u32),
 }
 
 struct Scenario {
@@ -71,7 +73,7 @@ const SOON: Fate = Fate::Ends(1000);
 /// Fails after the swarm has completed the update.
 const LATE: Fate = Fate::Ends(11_000);
 
-const SCENARIOS: [Scenario; 14] = [
+const SCENARIOS: [Scenario; 15] = [
     one("good", Fate::Runs, FailureAction::Pause, End::Updated),
     one("fails, pause", SOON, FailureAction::Pause, End::RolledBack),
     one("fails, rollback", SOON, FailureAction::Rollback, End::RolledBack),
@@ -95,6 +97,15 @@ const SCENARIOS: [Scenario; 14] = [
     Scenario {
         disturbance: Disturbance::Others(3),
         ..one("fails, and other clients change the service", SOON, FailureAction::Pause, End::RolledBack)
+    },
+    Scenario {
+        disturbance: Disturbance::Unanswered(2),
+        ..one(
+            "fails, and its changes are applied without an answer",
+            SOON,
+            FailureAction::Pause,
+            End::RolledBack,
+        )
     },
     Scenario {
         fate_of_old: Fate::FirstEnds(1000),
@@ -138,6 +149,9 @@ impl Fixture {
         fake.push(&reference(WEB), "v2", Behaviour::Good);
         if let Disturbance::Others(times) = scenario.disturbance {
             swarm.interfere(times);
+        }
+        if let Disturbance::Unanswered(times) = scenario.disturbance {
+            swarm.lose_answers(times);
         }
         Self { fake, swarm, config: config() }
     }

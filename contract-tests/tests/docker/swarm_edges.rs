@@ -61,6 +61,27 @@ fn a_manual_rollback_is_kept_until_a_new_digest_or_a_manual_trigger() {
 }
 
 #[test]
+fn a_manual_rollback_is_kept_although_no_check_has_seen_the_newer_image() {
+    let (swarm, v1, mut agent) = with_v1(&["--replicas", "2"]);
+    agent.terminate();
+    let v2 = swarm.push(&Image::good("v2"));
+    let image = format!("{}@{}", swarm.image(), v2.digest);
+    swarm.change(&["--image", &image]);
+    swarm.wait_state("completed");
+    roll_back(&swarm);
+    agent.restart();
+    agent.wait_first_poll();
+    let held = cycle(&agent, "blocked");
+    assert_eq!((held.digest.as_str(), held.clear.as_str()), (&*v2.digest, "POST /trigger/web"));
+    assert_eq!(agent.entries(&Kind::UPDATE_AVAILABLE).len(), 1, "it is reported once");
+    swarm.assert_runs(&v1, 2);
+    assert_eq!(agent.unblock("web"), "unblocked");
+    assert_eq!(agent.request("POST", "/trigger").status, 200);
+    agent.wait_entry(&Kind::UPDATED, 1);
+    swarm.assert_runs(&v2, 2);
+}
+
+#[test]
 fn a_manual_rollback_during_an_update_is_kept() {
     let (swarm, [v1, v2], agent) = with_v2_in_progress(&["--replicas", "2", "--update-delay", "15s"]);
     roll_back(&swarm);

@@ -122,7 +122,19 @@ impl Connection {
 
     /// Sends a read request and returns the JSON response.
     pub(super) async fn get(&self, doing: &str, path: &str, query: Query<'_>) -> Result<Value, EngineError> {
-        self.read(doing, |client| async move { client.get(path, query, None).await }).await
+        self.get_within(READ, doing, path, query).await
+    }
+
+    /// Like [`Self::get`], with this timeout.
+    pub(super) async fn get_within(
+        &self,
+        limit: Duration,
+        doing: &str,
+        path: &str,
+        query: Query<'_>,
+    ) -> Result<Value, EngineError> {
+        let ask = |client: Client| async move { client.get(path, query, None).await };
+        self.read_in(&self.permits, doing, limit, ask).await.map_err(|failed| failed.error)
     }
 
     /// Requests a container's stats, see [`Connection::call_for_one`]. Engines before 24.0 answer all pending requests when their

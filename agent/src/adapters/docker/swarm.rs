@@ -23,12 +23,16 @@ use crate::model::swarm::{SwarmMode, SwarmService, Task, TaskState, UpdateState,
 use crate::model::{EngineError, Platform, Reference, SwarmError};
 use crate::ports::Swarm;
 
+/// Timeout of a read that the managers answer. An engine that can't reach their leader says so after 20 s.
+const MANAGERS: Duration = Duration::from_secs(25);
 /// Timeout of a change by the managers.
 const CHANGE: Duration = Duration::from_secs(30);
 /// Fields added in API 1.52. The engine drops them from a specification sent in the agent's API version (1.51).
 /// `tests/docker/swarm_spec.rs` checks that all other fields are kept.
 const NEWER_FIELDS: [&str; 2] =
     ["/TaskTemplate/Resources/SwapBytes", "/TaskTemplate/Resources/MemorySwappiness"];
+/// A restart delay of at least this long is the interval of work that is done again and again.
+const INTERVAL: Duration = Duration::from_mins(1);
 /// Timeout of a registry request by the engine, which may have to log in first.
 const REGISTRY: Duration = Duration::from_secs(30);
 
@@ -142,14 +146,15 @@ impl Swarm for DockerEngine {
 
     async fn health_check(&self, container: &str) -> Result<String, SwarmError> {
         let path = format!("/containers/{}/json", checked(container).map_err(fault)?);
-        let seen = self.swarm_read(&format!("inspect container {container}"), &path, &[]).await?;
+        let doing = format!("inspect container {container}");
+        let seen = self.connection.get(&doing, &path, &[]).await.map_err(fault)?;
         Ok(convert::health_output(&seen))
     }
 }
 
 impl DockerEngine {
     async fn swarm_read(&self, doing: &str, path: &str, query: Query<'_>) -> Result<Value, SwarmError> {
-        self.connection.get(doing, path, query).await.map_err(fault)
+        self.connection.get_within(MANAGERS, doing, path, query).await.map_err(fault)
     }
 
     /// Returns the service with exactly this name, as raw JSON.
@@ -164,7 +169,7 @@ impl DockerEngine {
 
     /// Returns the ID of the engine's own node.
     async fn own_node(&self) -> Option<String> {
-        let info = self.swarm_read("read the engine's node", "/info", &[]).await.ok()?;
+        let info = self.connection.get("read the engine's node", "/info", &[]).await.ok()?;
         text(&info, "/Swarm/NodeID").map(str::to_owned)
     }
 
@@ -293,9 +298,15 @@ fn fault(error: EngineError) -> SwarmError {
     if says(&["does not have a leader", "no elected", "lost quorum", "has no leader", "deadline exceeded"]) {
         return SwarmError::NoLeader("too few managers are online to elect a leader".to_owned());
     }
+    // A change may have been applied nevertheless.
+    if says(&["node lost leader status", "node is stopped"]) {
+        return SwarmError::NoLeader("the leader has changed or is stopping".to_owned());
+    }
     match error {
-        EngineError::Unavailable(text) => SwarmError::Unavailable(text),
-        EngineError::NotFound(text) | EngineError::Refused(text) => SwarmError::Refused(text),
+        // The engine itself has answered.
+        EngineError::Unavailable(words) if says(&["rpc error"]) => SwarmError::NoLeader(words),
+        EngineError::Unavailable(words) => SwarmError::Unavailable(words),
+        EngineError::NotFound(words) | EngineError::Refused(words) => SwarmError::Refused(words),
     }
 }
 
@@ -323,11 +334,16 @@ fn service(seen: &Value) -> SwarmService {
         }),
         tasks: Vec::new(),
         nodes_down: BTreeSet::new(),
-        keeps_ended: matches!(
-            text(seen, "/Spec/TaskTemplate/RestartPolicy/Condition"),
-            Some("none" | "on-failure")
-        ),
+        keeps_ended: keeps_ended(seen),
     }
+}
+
+/// Reports whether a task that has ended with code 0 stays so, or is started again only after a long delay: the usual way to
+/// run work at intervals.
+fn keeps_ended(seen: &Value) -> bool {
+    let condition = text(seen, "/Spec/TaskTemplate/RestartPolicy/Condition");
+    let nanos = amount(seen, "/Spec/TaskTemplate/RestartPolicy/Delay").unwrap_or(0);
+    matches!(condition, Some("none" | "on-failure")) || Duration::from_nanos(nanos) >= INTERVAL
 }
 
 fn update_state(word: &str) -> UpdateState {

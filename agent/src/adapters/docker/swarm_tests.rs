@@ -30,6 +30,20 @@ async fn a_manager_that_is_not_ready_still_counts_as_in_a_swarm() {
 }
 
 #[tokio::test]
+async fn a_manager_that_cannot_reach_the_leader_is_not_an_engine_that_is_away() {
+    let words = "rpc error: code = Unavailable desc = all SubConns are in TransientFailure";
+    let error = service(503, words).await;
+    assert!(matches!(&error, SwarmError::NoLeader(text) if text.contains(words)), "{error:?}");
+    for why in ["node lost leader status", "node is stopped"] {
+        let words = format!("rpc error: code = Unknown desc = raft: failed to process the request: {why}");
+        let error = service(500, &words).await;
+        assert!(matches!(error, SwarmError::NoLeader(_)) && error.is_transient(), "{error:?}");
+    }
+    let error = service(503, "no healthy upstream").await;
+    assert!(matches!(error, SwarmError::Unavailable(_)), "a proxy in front of it: {error:?}");
+}
+
+#[tokio::test]
 async fn a_machine_that_has_joined_again_is_not_down_because_of_its_former_node() {
     let node = |id: &str, host: &str, state: &str| json!({"ID": id, "Description": {"Hostname": host}, "Status": {"State": state}});
     let nodes = json!([
@@ -49,10 +63,13 @@ async fn a_machine_that_has_joined_again_is_not_down_because_of_its_former_node(
 }
 
 #[tokio::test]
-async fn a_restart_policy_that_leaves_ended_tasks_as_they_are_is_recognized() {
+async fn a_restart_policy_that_leaves_ended_tasks_as_they_are_for_a_while_is_recognized() {
     for (policy, expected) in [
         (json!(null), false),
         (json!({"Condition": "any"}), false),
+        (json!({"Condition": "any", "Delay": 59_000_000_000_u64}), false),
+        (json!({"Condition": "any", "Delay": 60_000_000_000_u64}), true),
+        (json!({"Delay": 86_400_000_000_000_u64}), true),
         (json!({"Condition": "on-failure"}), true),
         (json!({"Condition": "none"}), true),
     ] {

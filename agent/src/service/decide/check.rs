@@ -206,8 +206,8 @@ impl Service {
         if let Some(why) = registry_fault.as_ref().filter(|_| is_manual && !redeploy) {
             self.emit(Event::TriggerFailed { why: why.clone() }, now);
         }
-        let faults: Vec<String> =
-            bars_update.into_iter().chain(registry_fault).chain(self.command_fault()).collect();
+        let faults = bars_update.into_iter().chain(registry_fault).chain(self.command_fault());
+        let faults: Vec<String> = faults.chain(self.paused_fault()).collect();
         self.conclude_check(is_manual, &faults, undeployable, now);
     }
 

@@ -58,6 +58,7 @@ impl Durable {
             if let Some(watch) = deployment.phase.watch_mut() {
                 moved_if(&mut watch.steady_since);
                 moved_if(&mut watch.done_since);
+                moved_if(&mut watch.unchanged_since);
             }
         }
         if let Some(last) = &mut self.last_deployment {

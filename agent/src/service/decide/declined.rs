@@ -22,6 +22,7 @@ impl Service {
         for view in &observation.images {
             let Some(remote) = &view.remote else { continue };
             let image = &view.configured;
+            let is_postponed = self.durable.postponed.iter().any(|one| one.is_of(&[remote]));
             let memory = self.durable.images.of(image);
             let runs = view.running.iter().any(|local| local.digests.contains(remote));
             if runs {
@@ -31,6 +32,11 @@ impl Service {
             if runs || is_asked_for || memory.declined.as_ref() != Some(remote) {
                 memory.declined = None;
             }
+            // Nobody has to have seen it run: an update and its rollback may both fall between two checks.
+            let is_left = observation.swarm.as_ref().is_some_and(|swarm| swarm.is_rolled_back_from(remote));
+            let is_left_now = is_left && memory.rolled_back_from.as_ref() != Some(remote);
+            memory.rolled_back_from = is_left.then(|| remote.clone());
+            let is_left_unseen = is_left_now && !is_postponed && memory.declined.is_none();
             // It ran while the registry had it, the registry still has it, but the service was set to another one.
             let is_replaced = if is_in_swarm {
                 view.running.iter().any(|local| !local.digests.is_empty())
@@ -38,7 +44,8 @@ impl Service {
                 is_put_back(view, memory)
                     && observation.blocked_elsewhere.iter().all(|(_, blocked)| blocked != remote)
             };
-            if runs || !is_replaced || memory.published.as_ref() != Some(remote) {
+            let has_run = memory.published.as_ref() == Some(remote) || is_left_unseen;
+            if runs || !is_replaced || !has_run {
                 continue;
             }
             memory.published = None;

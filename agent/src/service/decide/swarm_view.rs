@@ -33,6 +33,17 @@ impl Service {
         }
     }
 
+    /// Returns why the image of the specification may not be the one that runs: the swarm has paused in the middle. A rollback
+    /// that has failed was told already, and an update ends the pause.
+    pub(in crate::service) fn paused_fault(&self) -> Option<String> {
+        let service = self.known.swarm.as_ref().filter(|service| service.is_paused())?;
+        if self.wanted.is_some() || self.durable.rollback_failed {
+            return None;
+        }
+        let message = service.update.as_ref().map(|update| update.message.as_str()).unwrap_or_default();
+        Some(wording::paused(&service.name, message))
+    }
+
     /// Cancels the wanted deployment of a service to which nothing is deployed. Returns the reason if it was an update.
     pub(in crate::service) fn hold_undeployable(&mut self, now: Timestamp) -> Option<String> {
         let why = self.undeployable()?;

@@ -31,6 +31,8 @@ struct Gap {
     stops: StopTimes,
     /// When the engine could first be reached again in the gap.
     reached_at: Option<Timestamp>,
+    /// Whether the event stream was lost, as opposed to one that has not been there yet.
+    is_loss: bool,
 }
 
 impl Gap {
@@ -89,7 +91,7 @@ impl Gaps {
             .collect();
         let gap = self.0.last_mut();
         if let Some(gap) = gap {
-            gap.reached_at = None;
+            (gap.reached_at, gap.is_loss) = (None, true);
             for id in own {
                 if let Some(at) = requested.remove(&id) {
                     gap.stops.insert(id.clone(), at);
@@ -103,13 +105,19 @@ impl Gaps {
     pub(in crate::service) fn await_events(&mut self, from: Timestamp) {
         self.0.retain(|gap| gap.to.is_none_or(|to| from.duration_since(to).abs() <= signed(REPLAY)));
         if !self.is_open() {
-            self.0.push(Gap { from, began: from, to: None, stops: StopTimes::new(), reached_at: None });
+            let stops = StopTimes::new();
+            self.0.push(Gap { from, began: from, to: None, stops, reached_at: None, is_loss: false });
         }
     }
 
     /// Whether the event stream is awaited.
     pub(in crate::service) fn is_open(&self) -> bool {
         self.0.last().is_some_and(|gap| gap.to.is_none())
+    }
+
+    /// Whether the event stream was lost and has not come back: the engine may have been restarted.
+    pub(in crate::service) fn is_lost(&self) -> bool {
+        self.0.last().is_some_and(|gap| gap.to.is_none() && gap.is_loss)
     }
 
     /// The engine was reached. Returns whether stop requests may be missing nevertheless.

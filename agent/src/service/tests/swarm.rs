@@ -147,6 +147,27 @@ fn a_redeploy_of_the_running_image_keeps_its_spelling_and_blocks_nothing() {
     }
 }
 
+/// `docker stack deploy` compares the texts.
+#[test]
+fn an_update_keeps_the_spelling_of_the_specification_in_both_directions() {
+    let reference = Reference::parse("nginx:1.27").unwrap();
+    let mut config = in_swarm();
+    config.images[0] = ConfiguredImage { configured: "nginx:1.27".into(), reference: reference.clone() };
+    for spelling in ["nginx:1.27", "docker.io/library/nginx:1.27", "index.docker.io/library/nginx:1.27"] {
+        let of = |n: char| format!("{spelling}@{}", digest(n));
+        let mut seen = seen('3', '2', SwarmService { image: of('2'), ..half_done() });
+        let swarm = seen.swarm.as_mut().expect("it is in a swarm");
+        swarm.tasks = vec![task("old", &of('1'), TaskState::Running)];
+        let view = &mut seen.images[0];
+        (view.configured, view.reference, view.from) =
+            ("nginx:1.27".into(), reference.clone(), reference.clone());
+        let mut scenario = Scenario::of(config.clone());
+        assert!(scenario.check(seen).step().is_some(), "{spelling}");
+        let plan = scenario.plan();
+        assert_eq!((&plan.from, &plan.to, &plan.back), (&of('2'), &of('3'), &of('1')));
+    }
+}
+
 /// An operator lifts the block of an image that still runs because its rollback failed.
 #[test]
 fn existing_tasks_prove_an_image_that_is_already_set() {
@@ -213,6 +234,8 @@ fn a_service_whose_tasks_end_by_themselves_is_never_updated() {
         (of(&[complete, ("b", TaskState::Pending, 9)], true), false),
         // For an hour, or since before the other one ended.
         (of(&[complete, runs], true), true),
+        // Work that takes longer than an hour.
+        (of(&[("c", TaskState::Complete, 1), complete, runs], true), false),
         (of(&[complete, ("b", TaskState::Running, 4)], true), true),
         (of(&[("c", TaskState::Failed, 1), complete, ("b", TaskState::Shutdown, 9)], true), false),
         (of(&[("c", TaskState::Complete, 1), failed, runs], true), true),
@@ -229,6 +252,21 @@ fn a_service_whose_tasks_end_by_themselves_is_never_updated() {
             assert_eq!(told.contains("its tasks end by themselves"), !is_updated, "{told}");
         }
     }
+}
+
+/// Its policy is `any`, but with a delay of a day.
+#[test]
+fn a_service_that_is_run_at_intervals_is_not_updated_and_says_why() {
+    let done = |id: &str| Task {
+        since: Timestamp::from_second(5).ok(),
+        ..task(id, &image('1'), TaskState::Complete)
+    };
+    let next = Task { should_run: true, ..task("next", &image('1'), TaskState::Preparing) };
+    let swarm = SwarmService { keeps_ended: true, tasks: vec![done("a"), next], ..service(&image('1')) };
+    let mut scenario = Scenario::of(in_swarm());
+    assert_eq!(scenario.check(seen('2', '1', swarm)).step(), None);
+    let told = scenario.warnings().join(" ");
+    assert!(told.contains("are not restarted, or only after a long delay"), "{told}");
 }
 
 #[test]
@@ -291,6 +329,112 @@ fn a_rollback_that_the_swarm_pauses_is_started_again_four_times() {
     assert_eq!(failed.count(), 1);
 }
 
+/// A service whose update from 1 to 2 somebody else began, and the swarm has paused.
+fn half_done() -> SwarmService {
+    let message = "update paused due to failure or early termination of task new".to_owned();
+    let update = Some(UpdateStatus { state: UpdateState::Paused, message, completed_at: None });
+    let tasks =
+        vec![task("old", &image('1'), TaskState::Running), task("new", &image('2'), TaskState::Failed)];
+    SwarmService { update, tasks, previous_image: Some(image('1')), ..service(&image('2')) }
+}
+
+#[test]
+fn an_update_that_the_swarm_has_paused_is_told_until_it_goes_on() {
+    let mut scenario = Scenario::of(in_swarm());
+    for second in [0, 20] {
+        assert_eq!(scenario.at(second).check(seen('2', '2', half_done())).step(), None);
+    }
+    assert_eq!(scenario.kinds(), [Kind::ERROR], "it is told once");
+    let told = scenario.record().errored.expect("it is an error");
+    assert!(told.contains("update paused due to failure or early termination of task new"), "{told}");
+    assert_eq!(scenario.at(40).check(seen('2', '2', replaced())).step(), None);
+    assert_eq!(scenario.kinds(), [Kind::RECOVERED]);
+}
+
+#[test]
+fn an_update_goes_back_to_the_image_that_all_tasks_of_a_paused_one_still_run() {
+    let mut scenario = Scenario::of(in_swarm());
+    assert!(matches!(scenario.check(seen('3', '2', half_done())).step(), Some(SwarmStep::Admit { .. })));
+    let plan = scenario.plan();
+    assert_eq!((&plan.from, &plan.to, &plan.back), (&image('2'), &image('3'), &image('1')));
+    let change = scenario.deployment().changes().next().expect("it changes the image");
+    assert_eq!(change.old_digest, Some(digest('1')));
+    // Some tasks run the newer one: nothing says that it is the worse.
+    let mut mixed = half_done();
+    mixed.tasks.push(task("other", &image('2'), TaskState::Running));
+    for swarm in [mixed, SwarmService { update: None, ..half_done() }] {
+        let mut scenario = Scenario::of(in_swarm());
+        assert!(scenario.check(seen('3', '2', swarm)).step().is_some());
+        assert_eq!(scenario.plan().back, image('2'));
+    }
+}
+
+/// A service on 1 that was on 2 before.
+fn left(state: UpdateState, previous: Option<char>, failed: &[char]) -> SwarmService {
+    let update = Some(UpdateStatus { state, message: "as it is told".into(), completed_at: None });
+    let mut swarm = SwarmService { update, previous_image: previous.map(image), ..service(&image('1')) };
+    swarm.tasks.extend(failed.iter().map(|n| task("failed", &image(*n), TaskState::Failed)));
+    swarm
+}
+
+#[test]
+fn a_rollback_of_an_update_that_no_check_has_seen_is_kept_and_told_once() {
+    for swarm in [
+        left(UpdateState::RollbackCompleted, Some('2'), &[]),
+        left(UpdateState::RollbackStarted, Some('2'), &[]),
+        left(UpdateState::RollbackCompleted, None, &['2']),
+    ] {
+        let mut scenario = Scenario::of(in_swarm());
+        for second in [0, 20] {
+            assert_eq!(scenario.at(second).check(seen('2', '1', swarm.clone())).step(), None, "{swarm:?}");
+            let declined: Vec<_> = scenario.service.durable.images.declined().collect();
+            assert_eq!(declined, [(IMAGE, &digest('2'))], "{swarm:?}");
+        }
+        assert_eq!(scenario.kinds(), [Kind::UPDATE_AVAILABLE], "{swarm:?}");
+        assert_eq!(scenario.record().waiting.expect("it waits").clear, "POST /trigger/web");
+        // A person takes it back, and it is not declined once more.
+        scenario.service.handle_request(ServiceRequest::Unblock, scenario.now);
+        let over = left(UpdateState::RollbackCompleted, Some('2'), &[]);
+        assert!(scenario.at(40).check(seen('2', '1', over)).step().is_some(), "{swarm:?}");
+    }
+}
+
+/// The agent has gone from 2 to 1, for example, because the registry had 1 then.
+#[test]
+fn an_update_that_was_not_rolled_back_declines_no_digest() {
+    for swarm in [
+        left(UpdateState::Completed, Some('2'), &[]),
+        left(UpdateState::Completed, Some('1'), &[]),
+        left(UpdateState::RollbackCompleted, Some('1'), &[]),
+        left(UpdateState::RollbackCompleted, Some('3'), &['2']),
+        left(UpdateState::RollbackCompleted, None, &['1', '3']),
+    ] {
+        let mut scenario = Scenario::of(in_swarm());
+        assert!(scenario.check(seen('2', '1', swarm.clone())).step().is_some(), "{swarm:?}");
+    }
+}
+
+#[test]
+fn the_rollback_of_an_update_by_the_agent_is_not_a_persons() {
+    for is_unblocked_first in [true, false] {
+        let mut scenario = Scenario::of(in_swarm());
+        assert!(scenario.check(seen('2', '1', service(&image('1')))).step().is_some());
+        scenario.fails_in_swarm('2');
+        assert!(matches!(scenario.step(), Some(SwarmStep::Set(SetImage { back: true, .. }))));
+        scenario.input(stepped(SwarmResult::Set));
+        let back = || left(UpdateState::RollbackCompleted, Some('2'), &['2']);
+        scenario.observes(Ok(back()));
+        scenario.at(40).observes(Ok(back()));
+        assert!(scenario.service.durable.deployment.is_none(), "it is over");
+        if !is_unblocked_first {
+            assert_eq!(scenario.at(50).check(seen('2', '1', back())).step(), None);
+            assert_eq!(scenario.status(), StatusValue::Blocked);
+        }
+        scenario.service.handle_request(ServiceRequest::Unblock, scenario.now);
+        assert!(scenario.at(60).check(seen('2', '1', back())).step().is_some(), "{is_unblocked_first}");
+    }
+}
+
 /// What a check sees of a service whose specification names no digest.
 fn seen_without_digest(remote: char) -> Observation {
     let swarm = Some(Box::new(service(IMAGE)));
@@ -351,6 +495,50 @@ fn a_redeploy_of_a_service_without_a_digest_that_fails_has_no_image_to_go_back_t
     assert!(told.message.contains("there is no earlier image"), "{told:?}");
 }
 
+/// A restart of the engine ends the tasks on it. One answer that is late ends none.
+#[test]
+fn only_a_restart_of_the_engine_excuses_the_image_of_a_task_that_failed_on_it() {
+    let failed = Task { local_container: Some("c".into()), ..task("new", &image('2'), TaskState::Failed) };
+    let update =
+        Some(UpdateStatus { state: UpdateState::Paused, message: String::new(), completed_at: None });
+    let paused =
+        || SwarmService { update: update.clone(), tasks: vec![failed.clone()], ..service(&image('2')) };
+    for (is_gap, is_back) in [(false, false), (true, true), (true, false)] {
+        let mut scenario = converging();
+        scenario.at(1).observes(Err(SwarmError::Unavailable("it answered 503".into())));
+        if is_gap {
+            scenario.engine_gap();
+            scenario.at(3).observes(Ok(paused()));
+            let phase = &scenario.deployment().phase;
+            assert!(matches!(phase, Phase::Converge { .. }), "it is not known yet: {phase:?}");
+        }
+        if is_back {
+            scenario.at(4).engine_back();
+        }
+        scenario.at(60).observes(Ok(paused()));
+        let phase = &scenario.deployment().phase;
+        assert!(matches!(phase, Phase::Diagnose(_)), "{phase:?}");
+        let durable = &scenario.service.durable;
+        assert_eq!(durable.images.blocked().next().is_some(), !is_gap, "{is_gap} {is_back}");
+        assert_eq!(durable.postponed.is_empty(), !is_gap, "{is_gap} {is_back}");
+    }
+}
+
+#[test]
+fn a_read_that_the_managers_refuse_is_repeated_and_only_a_removed_service_ends_its_update() {
+    let mut scenario = converging();
+    scenario.at(1).observes(Err(SwarmError::Refused("rpc error: something new".into())));
+    assert!(scenario.record().errored.expect("it is an error").contains("something new"));
+    scenario.at(2).observes(Ok(replaced()));
+    scenario.at(12).observes(Ok(replaced()));
+    assert!(scenario.service.durable.deployment.is_none());
+    assert!(scenario.kinds().contains(&Kind::UPDATED));
+    let mut scenario = converging();
+    scenario.at(1).observes(Err(SwarmError::NoService("shop_web".into())));
+    assert!(scenario.service.durable.deployment.is_none());
+    assert!(scenario.record().errored.expect("it is an error").contains("no service"));
+}
+
 /// An update in progress restarts its wait, and a clock change does not affect it.
 #[test]
 fn an_outage_resets_the_time_the_tasks_have() {
@@ -361,6 +549,8 @@ fn an_outage_resets_the_time_the_tasks_have() {
     assert_eq!(done_since(&scenario), scenario.seconds(0));
     scenario.service.shift(SignedDuration::from_secs(60));
     assert_eq!(done_since(&scenario), scenario.seconds(60));
+    let unchanged_since = scenario.deployment().phase.watch().unwrap().unchanged_since;
+    assert_eq!(unchanged_since, scenario.seconds(60));
     for error in [SwarmError::Unavailable("no".into()), SwarmError::Unusable("locked".into())] {
         scenario.at(5).observes(Err(error));
         assert_eq!(done_since(&scenario), None);

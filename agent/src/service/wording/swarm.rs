@@ -38,6 +38,15 @@ pub(in crate::service) fn unplaced(service: &str, why: &str) -> String {
     format!("the update of the swarm service {service} is waiting: {why}")
 }
 
+/// The swarm has paused an update or a rollback that nobody watches.
+pub(in crate::service) fn paused(service: &str, message: &str) -> String {
+    let why = if message.is_empty() { String::new() } else { format!(" ({message})") };
+    format!(
+        "the swarm has paused an update of the swarm service {service}{why}: its tasks may run different images; \
+         continue with `docker service update --force {service}`, or go back with `docker service rollback {service}`"
+    )
+}
+
 /// The service does not run the configured image.
 pub(in crate::service) fn other_image(service: &str, runs: &[&str], configured: &str) -> String {
     format!("the swarm service {service} runs {}, not the configured {configured}", runs.join(", "))
@@ -60,7 +69,7 @@ pub(in crate::service) fn job(service: &str) -> String {
 pub(in crate::service) fn works_to_its_end(service: &str) -> String {
     format!(
         "the swarm service {service} is never updated: like those of a job, its tasks end by themselves and are not \
-         restarted, so a new image could not be proven; set the image with `docker service update`"
+         restarted, or only after a long delay, so a new image could not be proven; set the image with `docker service update`"
     )
 }
 

@@ -80,6 +80,8 @@ struct State {
     leaderless_until: Option<Timestamp>,
     /// How many of the agent's next changes are preceded by a foreign change.
     others: u32,
+    /// How many of the agent's next changes are applied, but answered with an error.
+    unanswered: u32,
     sets: Vec<String>,
     violations: Vec<String>,
 }
@@ -121,6 +123,7 @@ impl FakeSwarm {
             next_id: REPLICAS,
             leaderless_until: None,
             others: 0,
+            unanswered: 0,
             sets: Vec::new(),
             violations: Vec::new(),
         };
@@ -145,6 +148,11 @@ impl FakeSwarm {
     /// There is no leader for `span` from now on.
     pub(crate) fn lose_leader(&self, span: SignedDuration) {
         self.with(|state| state.leaderless_until = Some(state.now + span));
+    }
+
+    /// The leader changes in the middle of each of the agent's next `times` changes, which it applies before.
+    pub(crate) fn lose_answers(&self, times: u32) {
+        self.with(|state| state.unanswered = times);
     }
 
     /// Has another client change the service just before each of the agent's next `times` changes.
@@ -206,6 +214,10 @@ impl FakeSwarm {
                 state.violations.push(format!("{} is set although it is blocked", spec.image));
             }
             state.sets.push(spec.image);
+            if state.unanswered > 0 {
+                state.unanswered -= 1;
+                return Err(SwarmError::NoLeader("the leader has changed".to_owned()));
+            }
             Ok(())
         })
         .await

@@ -94,6 +94,13 @@ impl Service {
             }
             // What it has brought up may be down.
             Phase::Rollback(_) => return deployment.leave_tied(),
+            // Tasks on this engine have ended with it.
+            Phase::Converge { .. } | Phase::VerifyTasks { .. } => {
+                if let Some(watch) = deployment.phase.watch_mut() {
+                    watch.engine_away = true;
+                }
+                return;
+            }
             // Their steps are repeated, and start the new ones.
             Phase::Drain | Phase::Retire => {
                 deployment.interrupt();

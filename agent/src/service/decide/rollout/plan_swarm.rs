@@ -29,7 +29,7 @@ impl Service {
             return false;
         }
         let Some((to, change)) = self.target(&observation, swarm, &cause, now) else { return false };
-        let change = change.map(|change| self.with_known_old(change));
+        let change = change.map(|change| self.with_known_old(change, swarm));
         // The running image, unless it is known to have failed.
         let old = change.as_ref().and_then(|change| change.old.as_ref()?.source.as_ref()?.digest.clone());
         let back = match (old, observation.images.first()) {
@@ -56,15 +56,17 @@ impl Service {
         true
     }
 
-    /// If the specification names no digest, the old image is the one that the tag had until now, as far as is known. The tag
-    /// alone is none: the nodes would pull what it has now, which may be the image that failed.
-    fn with_known_old(&self, change: ImageChange) -> ImageChange {
-        if change.old.as_ref().is_none_or(|old| old.source.is_some()) {
+    /// While the swarm has paused a change, the old image is the one that all tasks still run. If the specification names no
+    /// digest, it is the one that the tag had until now, as far as is known. The tag alone is none: the nodes would pull what
+    /// it has now, which may be the image that failed.
+    fn with_known_old(&self, change: ImageChange, swarm: &SwarmService) -> ImageChange {
+        let memory = self.durable.images.get(&change.configured);
+        let may_be_old = |digest: &Digest| *digest != change.digest && !memory.failed_before(digest);
+        let still_runs = swarm.runs_instead().filter(may_be_old);
+        if still_runs.is_none() && change.old.as_ref().is_none_or(|old| old.source.is_some()) {
             return change;
         }
-        let memory = self.durable.images.get(&change.configured);
-        let before = memory.not_found.clone();
-        let before = before.filter(|digest| *digest != change.digest && !memory.failed_before(digest));
+        let before = still_runs.or_else(|| memory.not_found.clone().filter(may_be_old));
         let old = before
             .as_ref()
             .map(|digest| OldImage { id: ImageId::from(digest), source: Some(change.source(digest)) });
@@ -108,8 +110,16 @@ impl Service {
     }
 }
 
-/// Returns the configured image with this digest, as spelled in the specification if that names the same image.
+/// Returns the configured image with this digest, spelled as the specification spells it: to a client that compares the texts,
+/// another spelling is another image, for which it replaces all tasks.
 fn at(view: &ImageView, swarm: &SwarmService, digest: Digest) -> String {
-    let wanted = Reference { digest: Some(digest), ..view.reference.clone() };
-    if swarm.reference().as_ref() == Some(&wanted) { swarm.image.clone() } else { wanted.to_string() }
+    let wanted = &view.reference;
+    let own = swarm
+        .reference()
+        .filter(|own| (&own.repository, &own.tag) == (&wanted.repository, &wanted.tag))
+        .and_then(|_| swarm.image.split('@').next());
+    match own {
+        Some(name) => format!("{name}@{digest}"),
+        None => Reference { digest: Some(digest), ..wanted.clone() }.to_string(),
+    }
 }

@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use crate::model::SwarmError;
 use crate::model::swarm::{SwarmService, is_same_image};
 use crate::service::event::{Fault, RollbackProblem};
+use crate::service::health::gap::Sight;
 use crate::service::input::{StepResult, SwarmResult};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::SwarmPlan;
@@ -98,14 +99,11 @@ impl Service {
     /// Retries a step or a read after the swarm gave no answer. Errors that an operator can fix are reported.
     fn swarm_unavailable(&mut self, error: &SwarmError, now: Timestamp) {
         self.steps.retry_at = Some(now + ENGINE_RETRY);
-        let is_away = matches!(error, SwarmError::Unavailable(_));
         let deployment = self.durable.deployment.as_mut();
         if let Some(watch) = deployment.and_then(|deployment| deployment.phase.watch_mut()) {
-            // Its containers may have ended with the engine.
-            watch.engine_away |= is_away;
             watch.done_since = None;
         }
-        if !is_away {
+        if !matches!(error, SwarmError::Unavailable(_)) {
             self.set_fault(Some(Fault { text: error.to_string(), from_check: true }), now);
         }
     }
@@ -126,12 +124,27 @@ impl Service {
         let at_work = self.durable.deployment.is_some();
         self.inspections.postpone(now + if at_work { LOOK_INTERVAL } else { IDLE_INTERVAL });
         match result {
+            Ok(service) if at_work && self.awaits_engine_events(&service, now) => {}
             Ok(service) => self.swarm_seen(&service, now),
-            Err(error) if at_work && !error.is_transient() => self.left_unproven(error.to_string(), now),
+            Err(error @ SwarmError::NoService(_)) if at_work => self.left_unproven(error.to_string(), now),
             Err(error) if at_work => self.swarm_unavailable(&error, now),
             Err(_) => {}
         }
         self.conclude_in_swarm(now);
+    }
+
+    /// Reports whether it is not known yet if the engine was restarted, and has ended the tasks that it ran.
+    fn awaits_engine_events(&mut self, service: &SwarmService, now: Timestamp) -> bool {
+        if !self.healer.gaps.is_lost() {
+            return false;
+        }
+        let sight = self.healer.gaps.sight(now);
+        if sight == Sight::GivenUp {
+            let local = service.running().filter(|task| task.local_container.is_some());
+            let runs_since = local.filter_map(|task| task.since).min();
+            self.engine_back(now, runs_since, now);
+        }
+        sight == Sight::Waiting
     }
 
     fn swarm_seen(&mut self, service: &SwarmService, now: Timestamp) {
@@ -151,7 +164,10 @@ impl Service {
                 match watch.look(service, Goal { image: &swarm.to, known: &swarm.known, grace }, now) {
                     Verdict::Wait { trouble } => self.swarm_waits(trouble, now),
                     Verdict::Passed => self.passed(now),
-                    Verdict::Failed(failed) => self.failed(*failed, now),
+                    Verdict::Failed(failed) => {
+                        self.note_left();
+                        self.failed(*failed, now);
+                    }
                     Verdict::Foreign => self.other_image_set(&swarm, service, now),
                 }
             }
@@ -180,8 +196,18 @@ impl Service {
         }
     }
 
+    /// Notes that the outcome of this update says all about its digest: a rollback that the next check finds is not another
+    /// decision of a person.
+    fn note_left(&mut self) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        for change in deployment.plan().image_changes.clone() {
+            self.durable.images.of(&change.configured).rolled_back_from = Some(change.digest);
+        }
+    }
+
     /// Handles a specification that names an image other than the one that was set.
     fn other_image_set(&mut self, swarm: &SwarmPlan, service: &SwarmService, now: Timestamp) {
+        self.note_left();
         let Some(deployment) = &self.durable.deployment else { return };
         let is_back = [&swarm.back, &swarm.from].iter().any(|image| is_same_image(&service.image, image));
         if is_back && service.is_rolled_back_by_swarm() {

@@ -16,7 +16,8 @@ use crate::model::Reference;
 use crate::model::swarm::{SwarmService, Task, TaskState, UpdateState, is_same_image};
 use crate::service::rollout::probation::{Failed, Failure, Reason, TaskFault};
 
-/// How long tasks may take to converge after the swarm has finished, if three times the grace is less.
+/// How long tasks may take to converge after the swarm has finished, and stay in one state before that is told, if three times
+/// the grace is less.
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Findings so far.
@@ -31,7 +32,7 @@ pub struct Watch {
     /// Host names of nodes that were down during the update: failures there are no evidence against an image.
     #[serde(default)]
     pub lost: BTreeSet<String>,
-    /// Whether the agent's own engine or machine was unavailable during the update: the same applies to tasks there.
+    /// Whether the agent's own engine or machine was restarted during the update: the same applies to tasks there.
     #[serde(default)]
     pub engine_away: bool,
     /// Since when the swarm reports completion without an outage.
@@ -40,6 +41,12 @@ pub struct Watch {
     /// Rejected tasks as last seen: the swarm may drop them before it names them.
     #[serde(default)]
     pub rejected: BTreeSet<String>,
+    /// Since when the tasks that should run have been in the same states.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unchanged_since: Option<Timestamp>,
+    /// Those tasks with their states.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub states: BTreeMap<String, TaskState>,
 }
 
 /// State that the tasks must reach.
@@ -58,7 +65,7 @@ pub struct Goal<'a> {
 pub enum Verdict {
     /// Not converged yet.
     Wait {
-        /// Why not, if tasks can't be placed.
+        /// Why not, if tasks can't be placed, or do not get on.
         trouble: Option<String>,
     },
     /// All tasks have run the image for the grace.
@@ -80,6 +87,11 @@ impl Watch {
         if !is_same_image(&service.image, goal.image) {
             return Verdict::Foreign;
         }
+        let states: BTreeMap<String, TaskState> =
+            service.wanted().map(|task| (task.id.clone(), task.state)).collect();
+        if self.states != states || self.unchanged_since.is_none() {
+            (self.states, self.unchanged_since) = (states, Some(now));
+        }
         let rejected = failed(service, goal).filter(|task| task.is_failed_by_node());
         let rejected: BTreeSet<String> = rejected.map(|task| task.id.clone()).collect();
         if !rejected.is_empty() {
@@ -89,17 +101,31 @@ impl Watch {
             Some(UpdateState::Paused | UpdateState::RollbackPaused) => {
                 Verdict::Failed(Box::new(self.blame(service, goal)))
             }
-            Some(UpdateState::Updating | UpdateState::RollbackStarted) => self.swarm_is_updating(service),
+            Some(UpdateState::Updating | UpdateState::RollbackStarted) => {
+                self.swarm_is_updating(service, goal, now)
+            }
             // The specification was changed a moment ago, and the swarm has not started yet.
-            None if !service.wanted().all(|task| goal.is_about(task)) => self.swarm_is_updating(service),
+            None if !service.wanted().all(|task| goal.is_about(task)) => {
+                self.swarm_is_updating(service, goal, now)
+            }
             _ => self.look_when_done(service, goal, now),
         }
     }
 
     /// Waits for the swarm, which handles failures itself until it has finished. Resets an earlier completion.
-    fn swarm_is_updating(&mut self, service: &SwarmService) -> Verdict {
+    fn swarm_is_updating(&mut self, service: &SwarmService, goal: Goal<'_>, now: Timestamp) -> Verdict {
         (self.steady_since, self.done_since, self.excused) = (None, None, None);
-        Verdict::Wait { trouble: unplaced(service) }
+        Verdict::Wait { trouble: self.trouble(service, goal, now) }
+    }
+
+    /// Returns what the update waits for; `None` if its tasks get on.
+    fn trouble(&self, service: &SwarmService, goal: Goal<'_>, now: Timestamp) -> Option<String> {
+        unplaced(service).or_else(|| {
+            let patience = goal.patience();
+            let is_stuck = self.unchanged_since.is_some_and(|since| now >= since + patience);
+            let hangs = service.wanted().find(|task| is_stuck && task.state != TaskState::Running)?;
+            Some(stuck(hangs, patience))
+        })
     }
 
     fn look_when_done(&mut self, service: &SwarmService, goal: Goal<'_>, now: Timestamp) -> Verdict {
@@ -119,11 +145,10 @@ impl Watch {
         let all = running.len() as u64 >= service.desired() && !running.is_empty();
         if !all || !service.wanted().all(|task| running.contains(&task.id)) {
             self.steady_since = None;
-            let patience = goal.grace.saturating_mul(3).max(PATIENCE);
-            if now >= done_since + patience && self.is_hopeless(service, goal) {
+            if now >= done_since + goal.patience() && self.is_hopeless(service, goal) {
                 return Verdict::Failed(Box::new(self.blame(service, goal)));
             }
-            return Verdict::Wait { trouble: unplaced(service) };
+            return Verdict::Wait { trouble: self.trouble(service, goal, now) };
         }
         if self.steady != running || self.steady_since.is_none() {
             (self.steady, self.steady_since) = (running, Some(now));
@@ -203,6 +228,10 @@ impl Watch {
 }
 
 impl Goal<'_> {
+    fn patience(&self) -> Duration {
+        self.grace.saturating_mul(3).max(PATIENCE)
+    }
+
     /// Reports whether a task counts.
     fn is_about(&self, task: &Task) -> bool {
         is_same_image(&task.image, self.image) && !self.known.contains(&task.id)
@@ -238,6 +267,14 @@ fn failed<'a>(service: &'a SwarmService, goal: Goal<'a>) -> impl Iterator<Item =
 fn unplaced(service: &SwarmService) -> Option<String> {
     let waits = service.wanted().find(|task| task.state == TaskState::Pending && !task.error.is_empty())?;
     Some(format!("{} waits for a node: {}", waits.name, waits.error))
+}
+
+/// Describes a task that has been in one state for too long. The text stays the same, so that it is told once.
+fn stuck(task: &Task, patience: Duration) -> String {
+    let place = if task.node.is_empty() { String::new() } else { format!(" on node {}", task.node) };
+    let error = if task.error.is_empty() { String::new() } else { format!(": {}", task.error) };
+    let minutes = patience.as_secs() / 60;
+    format!("{} has been {}{place} for more than {minutes} min{error}", task.name, task.state.as_str())
 }
 
 #[cfg(test)]

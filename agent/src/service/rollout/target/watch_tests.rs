@@ -120,6 +120,43 @@ fn tasks_without_a_suitable_node_do_not_fail_the_update() {
     assert_eq!(look(&[waits]), Verdict::Wait { trouble: Some(trouble.to_owned()) });
 }
 
+/// Its node does not answer, or its image takes for ever to pull.
+#[test]
+fn a_task_that_stays_in_one_state_is_told_of_in_words_that_do_not_change() {
+    let with = |update, state| {
+        service(Some(update), vec![task("a", NEW, TaskState::Running), task("b", NEW, state)])
+    };
+    let (preparing, pending) = (TaskState::Preparing, TaskState::Pending);
+    let (updating, completed) = (UpdateState::Updating, UpdateState::Completed);
+    let told = |state: &str| Some(format!("web.1 has been {state} on node n1 for more than 5 min"));
+    let goal = Goal { image: NEW, known: &BTreeSet::new(), grace: Duration::from_secs(2) };
+    let mut watch = Watch::default();
+    for (seen, second, trouble) in [
+        (with(updating, preparing), 0, None),
+        (with(updating, preparing), 299, None),
+        (with(updating, preparing), 300, told("preparing")),
+        (with(updating, preparing), 3000, told("preparing")),
+        // It gets on.
+        (with(updating, pending), 3001, None),
+        (with(updating, pending), 3301, told("pending")),
+        // The swarm waits between two tasks.
+        (with(updating, TaskState::Running), 3302, None),
+        (with(updating, TaskState::Running), 9000, None),
+        // One is replaced after completion.
+        (with(completed, preparing), 9001, None),
+        (with(completed, preparing), 9301, told("preparing")),
+    ] {
+        assert_eq!(watch.look(&seen, goal, at(second)), Verdict::Wait { trouble }, "{second}");
+    }
+    // A longer grace gives more time.
+    let goal = Goal { grace: Duration::from_secs(200), ..goal };
+    let mut watch = Watch::default();
+    let hangs = with(updating, preparing);
+    watch.look(&hangs, goal, at(0));
+    assert_eq!(watch.look(&hangs, goal, at(599)), Verdict::Wait { trouble: None });
+    assert_ne!(watch.look(&hangs, goal, at(600)), Verdict::Wait { trouble: None });
+}
+
 /// Its containers exit with its engine, and the swarm counts them as failed.
 #[test]
 fn failures_on_a_node_that_was_down_do_not_blame_the_image() {
