@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::process::Command;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
 use self::environment::Environment;
@@ -34,6 +35,10 @@ const LIMIT: Duration = Duration::from_mins(10);
 
 /// Timeout of short commands such as `compose version`.
 const VERSION_LIMIT: Duration = Duration::from_secs(10);
+/// How many runs change containers at a time, and how many only read. Each has 20 to 30 threads and some 50 MB, of the 512 and
+/// the 1 GB that the unit grants to the agent and its children, and the containers that start share the machine. Those that
+/// read have a turn of their own: a run that changes containers may take as long as [`LIMIT`], a comparison that waits a minute.
+const AT_ONCE: usize = 6;
 /// How the engine's storage status names the containerd image store.
 const CONTAINERD_STORE: &str = "io.containerd.snapshotter";
 
@@ -51,6 +56,10 @@ pub struct ComposeCli {
     limit: Duration,
     /// Folder for recorded definitions that compose reads in place of the files.
     definitions: PathBuf,
+    /// Turns of the runs that change containers.
+    changes: Semaphore,
+    /// Turns of the runs that only read.
+    reads: Semaphore,
 }
 
 impl ComposeCli {
@@ -72,6 +81,8 @@ impl ComposeCli {
             environment: Environment::new(environment),
             limit: LIMIT,
             definitions: definition::process_folder(),
+            changes: Semaphore::new(AT_ONCE),
+            reads: Semaphore::new(AT_ONCE),
         }
     }
 
@@ -257,6 +268,7 @@ impl ComposeCli {
         let mut tail = Tail::default();
         let mut command = self.bare_command(folder, &[]);
         command.args(words);
+        let _turn = self.reads.acquire().await.ok();
         let end =
             run(command, None, Instant::now() + VERSION_LIMIT.min(self.limit), Leftovers::Keep, &mut tail)
                 .await?;
@@ -291,6 +303,9 @@ impl ComposeCli {
     ) -> Result<String, ComposeError> {
         let silent = |cause: String| ComposeError { cause, output: String::new() };
         let is_read_only = task.contains(&"config");
+        // Before anything is read, and before the time limit begins: this may wait long.
+        let turns = if is_read_only { &self.reads } else { &self.changes };
+        let turn = turns.acquire().await.ok();
         let described =
             definition::written(&self.definitions, project, is_read_only).await.map_err(silent)?;
         let folder = project
@@ -330,6 +345,8 @@ impl ComposeCli {
                 _ => {
                     let is_command = |word: &&&str| word.bytes().all(|b| b.is_ascii_lowercase());
                     let name = task.iter().find(is_command).copied().unwrap_or_default();
+                    // The version is asked for in a turn of its own.
+                    drop(turn);
                     let mismatch = self.api_mismatch(&output, folder).await;
                     let cause = mismatch.unwrap_or_else(|| self.cause(name, &end, limit, &output));
                     return Err(ComposeError { cause, output });

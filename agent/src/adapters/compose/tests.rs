@@ -397,6 +397,58 @@ esac"#,
 }
 
 #[tokio::test]
+async fn only_a_few_runs_change_containers_at_a_time_and_those_that_read_do_not_wait_for_them() {
+    let stage = Stage::new(
+        "case \"$*\" in *' config '*) echo web; exit 0;; esac\n\
+         echo x >> begun; while ! test -e go; do sleep 0.01; done",
+    );
+    let (compose, project) = (scripted(), stage.project());
+    let begun = || stage.read("begun").lines().count();
+    let all = (0..AT_ONCE + 3).map(|_| compose.up(&project, &UpMode::Changed, PullPolicy::Never));
+    let let_go = async {
+        while begun() < AT_ONCE {
+            sleep(Duration::from_millis(10)).await;
+        }
+        // Others would begin meanwhile, if they could.
+        for _ in 0..10 {
+            compose.active_services(&project).await.unwrap();
+        }
+        let seen = begun();
+        fs::write(stage.path("go"), "").unwrap();
+        seen
+    };
+    let both = async { tokio::join!(futures_util::future::join_all(all), let_go) };
+    let (ends, seen) = timeout(Duration::from_mins(1), both).await.expect("every run has its turn");
+    assert_eq!(seen, AT_ONCE);
+    assert!(ends.iter().all(Result::is_ok), "{ends:?}");
+    assert_eq!(begun(), AT_ONCE + 3);
+}
+
+#[tokio::test]
+async fn a_run_that_is_given_up_gives_its_turn_back() {
+    let stage = Stage::new("echo x > begun; sleep 1000");
+    let (compose, project) = (scripted(), stage.project());
+    tokio::select! {
+        _ = compose.up(&project, &UpMode::Changed, PullPolicy::Never) => panic!("it ended by itself"),
+        () = async {
+            stage.written("begun").await;
+            assert_eq!(compose.changes.available_permits(), AT_ONCE - 1);
+        } => {}
+    }
+    assert_eq!(compose.changes.available_permits(), AT_ONCE);
+}
+
+#[tokio::test]
+async fn a_failed_run_that_asks_for_the_version_does_not_wait_for_its_own_turn() {
+    let words = "client version 1.43 is too old. Minimum supported API version is 1.44, please upgrade";
+    let stage = Stage::new(&format!("echo '{words}' >&2; exit 1"));
+    let (compose, project) = (scripted(), stage.project());
+    let all = (0..AT_ONCE).map(|_| compose.validate(&project));
+    let all = timeout(Duration::from_mins(1), futures_util::future::join_all(all));
+    assert!(all.await.expect("none waits for another").iter().all(Result::is_err));
+}
+
+#[tokio::test]
 async fn at_the_deadline_the_whole_group_gets_sigterm() {
     let stage =
         Stage::new("trap 'echo asked; exit 1' TERM\nsleep 1000 > /dev/null 2>&1 &\necho $! > pid\nwait");
