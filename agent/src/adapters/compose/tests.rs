@@ -324,6 +324,55 @@ async fn the_last_line_is_the_cause_without_variable_parts() {
 }
 
 #[tokio::test]
+async fn a_run_that_was_ended_from_outside_is_told_from_one_that_failed() {
+    let failed = async |script: &str, limit: Duration| {
+        let stage = Stage::new(script);
+        let compose = scripted().with_limit(limit);
+        compose.up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err()
+    };
+    for (script, cause) in [
+        ("kill -9 $$", "`up` was ended from outside (signal: 9 (SIGKILL))"),
+        // The plugin was killed, and not the program that runs it.
+        ("echo ' web  Recreate' >&2; exit 255", "`up` was ended from outside (exit status: 255)"),
+        (
+            "echo 'runtime: failed to create new OS thread (have 9 already; errno=11)' >&2; echo goroutine >&2; exit 2",
+            "runtime: failed to create new OS thread (have 9 already; errno=11)",
+        ),
+    ] {
+        let error = failed(script, LIMIT).await;
+        assert!(error.was_killed, "{error:?}");
+        assert_eq!(error.cause, cause);
+    }
+    for (script, limit) in [
+        ("exit 1", LIMIT),
+        // The engine's words about what it was to start.
+        (
+            "echo 'Error response from daemon: runc: runtime/cgo: pthread_create failed: EAGAIN' >&2; exit 1",
+            LIMIT,
+        ),
+        // Killed at its own time limit.
+        ("sleep 1000", Duration::from_secs(1)),
+    ] {
+        let error = failed(script, limit).await;
+        assert!(!error.was_killed, "{error:?}");
+    }
+}
+
+#[test]
+fn a_program_for_which_the_machine_has_no_process_left_says_nothing_about_the_image() {
+    let folder = tempfile::tempdir().unwrap();
+    for (kind, expected) in [
+        (std::io::ErrorKind::WouldBlock, true),
+        (std::io::ErrorKind::OutOfMemory, true),
+        (std::io::ErrorKind::NotFound, false),
+        (std::io::ErrorKind::PermissionDenied, false),
+    ] {
+        let error = scripted().not_started(&kind.into(), folder.path());
+        assert_eq!(error.was_killed, expected, "{error:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_container_name_conflict_is_retried_a_few_times() {
     let conflict = "echo x >> tries; echo 'Error response from daemon: Conflict. The container name \"/a\" is already in use' >&2";
     let stage = Stage::new(&format!("test -e tries && exit 0; {conflict}; exit 1"));
