@@ -406,6 +406,7 @@ async fn open_store(parts: &Parts, warnings: &mut Vec<String>) -> anyhow::Result
                 if failing.borrow().as_ref().is_none_or(|last| last.error != error) {
                     tracing::error!("{error}; nothing is watched or deployed until it can be read");
                 }
+                parts.manager.status(&format!("waiting for its state: {error}"));
                 failing.send_replace(Some(Failing { error, at: Instant::now() }));
                 sleep(REOPEN_EVERY).await;
             }

@@ -395,6 +395,7 @@ impl Reloader {
                 Ok(found) => return found,
                 Err(error) if !is_reported => {
                     let message = format!("{what} can't be read; services start once it can be: {error}");
+                    self.deps.manager.status(&message);
                     self.emit(self.entry(Kind::ERROR, Level::Critical, message));
                     is_reported = true;
                 }
