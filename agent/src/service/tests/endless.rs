@@ -47,10 +47,10 @@ fn a_failing_compose_up_is_not_retried_forever_when_the_event_stream_keeps_break
     assert!(ups > 5, "a stream that breaks now and then is tolerated");
 }
 
-/// A `compose up` that was killed and leaves a container that was not started.
+/// A `compose up` that was killed and leaves a container that has failed.
 fn killed() -> StepResult {
     let error = ComposeError { was_killed: true, ..ComposeError::new("`up` was ended from outside") };
-    let left = Container { state: State::Created, started_at: None, ..of_image_two("b") };
+    let left = Container { state: State::Exited, exit_code: 1, ..of_image_two("b") };
     StepResult::Started { up: Err(error), named: Vec::new(), containers: vec![left] }
 }
 
