@@ -315,7 +315,7 @@ async fn a_pull_that_fails_halfway_reports_the_engines_reason() {
 }
 
 #[tokio::test]
-async fn a_pull_waits_while_a_few_others_run_and_one_that_is_given_up_gives_its_turn_back() {
+async fn a_pull_waits_while_a_few_others_run_and_takes_no_turn_once_it_is_given_up() {
     let server = server().await;
     answer(&server, "/images/create", 200, "{\"status\":\"Status: Image is up to date\"}\n").await;
     let (engine, reference) = (engine(&server), pinned());
