@@ -17,7 +17,7 @@ use anyhow::{Context, anyhow};
 use evenkeel_common::clock::{Clock, SystemClock, Uptime};
 use evenkeel_common::http::{self, BindError, Limiter, Limits, Response};
 use evenkeel_common::queue::{self, Outbox};
-use evenkeel_common::store::{self, Failing, MemoryStore, MonitoredStore, Store, Unopened};
+use evenkeel_common::store::{self, Failing, MemoryStore, MonitoredStore, Store, Unopened, Writes};
 use evenkeel_common::supervisor::{self, Supervisor};
 use evenkeel_common::systemd::{self, ServiceManager};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
@@ -62,7 +62,7 @@ use crate::tasks::monitor::Monitor;
 use crate::tasks::poller::Poller;
 use crate::tasks::registry_events::{RegistryEventSender, RegistryEvents};
 use crate::tasks::reload::{self, Reloader, ReplaceRegistry, ServiceDeps};
-use crate::tasks::state_health::StateHealth;
+use crate::tasks::state_health::{self, StateHealth};
 use crate::tasks::status_publisher::{Publisher, StatusFrames};
 
 /// Time that tasks get to shut down. A deployment step may need most of it.
@@ -159,6 +159,7 @@ struct Watches {
     engine: watch::Sender<EngineHealth>,
     polls: watch::Sender<PollState>,
     failing_state: watch::Sender<Option<Failing>>,
+    writes: Writes,
     fleet: watch::Sender<Arc<FleetView>>,
 }
 
@@ -172,6 +173,7 @@ impl Watches {
             engine: watch::Sender::default(),
             polls: watch::Sender::default(),
             failing_state: watch::Sender::new(None),
+            writes: Writes::default(),
             fleet: watch::Sender::default(),
         }
     }
@@ -404,6 +406,7 @@ async fn open_store(parts: &Parts, warnings: &mut Vec<String>) -> anyhow::Result
                 if failing.borrow().as_ref().is_none_or(|last| last.error != error) {
                     tracing::error!("{error}; nothing is watched or deployed until it can be read");
                 }
+                parts.manager.status(&format!("waiting for its state: {error}"));
                 failing.send_replace(Some(Failing { error, at: Instant::now() }));
                 sleep(REOPEN_EVERY).await;
             }
@@ -417,7 +420,7 @@ async fn open_store(parts: &Parts, warnings: &mut Vec<String>) -> anyhow::Result
     let compose = parts.compose.clone();
     let _ = tokio::task::spawn_blocking(move || compose.remove_leftovers()).await;
     warnings.extend(opened.warning.map(|warning| format!("state.path: {warning}")));
-    Ok(Arc::new(MonitoredStore::new(opened.store, failing.clone())))
+    Ok(Arc::new(MonitoredStore::new(opened.store, failing.clone(), parts.watches.writes.clone())))
 }
 
 /// Opens the audit with all its destinations. The flag reports whether it continues an existing outbox.
@@ -527,7 +530,11 @@ fn spawn(parts: Parts, loaded: Loaded, hangups: Signal, supervisor: &mut Supervi
         ran_since: None,
     };
     let interval = systemd::watchdog(&|name| std::env::var_os(name));
-    let probe = move || services.clone().round_trip();
+    let writes = watches.writes;
+    let probe = move || {
+        let (services, writes) = (services.clone(), writes.clone());
+        async move { state_health::responds(services.round_trip(), &writes).await }
+    };
     let watchdog = systemd::watchdog_loop(manager.clone(), interval, probe, supervisor.token());
 
     let summary = reloader.summary();

@@ -8,6 +8,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::{Mutex, MutexGuard};
@@ -243,24 +244,64 @@ pub struct Failing {
     pub at: Instant,
 }
 
+/// The writes in progress of a store.
+#[derive(Debug, Clone, Default)]
+pub struct Writes(Arc<Mutex<InProgress>>);
+
+#[derive(Debug, Default)]
+struct InProgress {
+    count: usize,
+    /// Since when none has ended although there is one.
+    since: Option<Instant>,
+}
+
+impl Writes {
+    /// Returns for how long no write has ended although one is in progress; `None` if none is.
+    pub fn waiting(&self) -> Option<Duration> {
+        self.0.lock().since.map(|since| since.elapsed())
+    }
+
+    fn begin(&self) -> Write<'_> {
+        let mut writes = self.0.lock();
+        writes.count += 1;
+        writes.since.get_or_insert_with(Instant::now);
+        Write(self)
+    }
+}
+
+/// A write in progress, until it is dropped.
+struct Write<'a>(&'a Writes);
+
+impl Drop for Write<'_> {
+    fn drop(&mut self) {
+        let mut writes = self.0.0.lock();
+        writes.count -= 1;
+        writes.since = (writes.count > 0).then(Instant::now);
+    }
+}
+
 /// A store that records failed writes. It does not detect recovery: on a full disk, a small write may succeed between two
 /// large ones that fail.
 pub struct MonitoredStore {
     inner: Arc<dyn Store>,
     failing: watch::Sender<Option<Failing>>,
+    writes: Writes,
 }
 
 impl MonitoredStore {
-    /// Wraps `inner` and records its failures in `failing`, whose receivers are notified when the error changes.
-    pub fn new(inner: Arc<dyn Store>, failing: watch::Sender<Option<Failing>>) -> Self {
-        Self { inner, failing }
+    /// Wraps `inner` and records its failures in `failing`, whose receivers are notified when the error changes, and the writes in
+    /// progress in `writes`.
+    pub fn new(inner: Arc<dyn Store>, failing: watch::Sender<Option<Failing>>, writes: Writes) -> Self {
+        Self { inner, failing, writes }
     }
 }
 
 #[async_trait]
 impl Store for MonitoredStore {
     async fn put_all(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+        let in_progress = self.writes.begin();
         let written = self.inner.put_all(changes).await;
+        drop(in_progress);
         if let Err(error) = &written {
             self.failing.send_if_modified(|failing| {
                 let is_new = failing.as_ref().is_none_or(|last| last.error != *error);

@@ -49,6 +49,11 @@ impl ServiceManager {
         self.notify(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\nSTATUS=reloading the configuration\n"));
     }
 
+    /// Reports a one-line status without any change of state, for example what the start waits for.
+    pub fn status(&self, what: &str) {
+        self.notify(&format!("STATUS={}\n", what.replace('\n', " ")));
+    }
+
     fn notify(&self, state: &str) {
         let Some((socket, address)) = &self.socket else { return };
         if let Err(error) = socket.send_to_addr(state.as_bytes(), address) {
@@ -108,6 +113,8 @@ mod tests {
         assert_eq!(received(), "READY=1\nSTATUS=watching 3 services\n");
         let reloading = received();
         assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
+        manager.status("waits for the disk\nREADY=1");
+        assert_eq!(received(), "STATUS=waits for the disk READY=1\n", "a text is no message of its own");
         drop(listener);
         manager.ready("watching");
         ServiceManager::new(&|_| None).ready("watching");

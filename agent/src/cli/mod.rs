@@ -124,8 +124,14 @@ pub fn main() -> ExitCode {
 pub fn perform(task: &Task, args: &Args) -> ExitCode {
     match task {
         Task::TestNotify { channel } => test_notify(channel.as_deref(), args),
-        Task::Doctor(task) => doctor::perform(task, &args.config),
-        Task::Adopt(task) => adopt::perform(task, &args.config),
+        Task::Doctor(task) => {
+            doctor::take_unit_variables();
+            doctor::perform(task, &args.config)
+        }
+        Task::Adopt(task) => {
+            doctor::take_unit_variables();
+            adopt::perform(task, &args.config)
+        }
         Task::Remote(task) => remote::perform(task, &args.config),
         Task::Fleet(task) => fleet::perform(task, &args.config),
     }

@@ -50,6 +50,15 @@ pub struct ComposeError {
     pub cause: String,
     /// Output of compose (the last 8 KiB).
     pub output: String,
+    /// Compose was ended from outside, or got no memory or threads: this says nothing about what it was to start.
+    pub was_killed: bool,
+}
+
+impl ComposeError {
+    /// An error without output.
+    pub fn new(cause: impl Into<String>) -> Self {
+        Self { cause: cause.into(), output: String::new(), was_killed: false }
+    }
 }
 
 /// An error of the swarm. Messages are stable: the same fault gives the same text.

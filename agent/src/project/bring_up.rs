@@ -237,7 +237,7 @@ async fn guard(
     let texts: Vec<String> = differences.iter().map(ToString::to_string).collect();
     let cause =
         format!("the compose files no longer define what runs, so it is left as it is: {}", texts.join("; "));
-    Err(CompareError::Compose(ComposeError { cause, output: String::new() }))
+    Err(CompareError::Compose(ComposeError::new(cause)))
 }
 
 /// A container that compose must not stop, because it would end with it.
@@ -308,7 +308,7 @@ fn would_end((container, need): Spared<'_>) -> CompareError {
         container.name,
         by_hand(&container.compose_service)
     );
-    CompareError::Compose(ComposeError { cause, output: String::new() })
+    CompareError::Compose(ComposeError::new(cause))
 }
 
 fn by_hand(service: &str) -> String {
@@ -684,7 +684,7 @@ mod tests {
 
     #[test]
     fn that_the_dependencies_could_not_be_compared_is_told_and_why() {
-        let error = ComposeError { cause: "can't write the definition".to_owned(), output: String::new() };
+        let error = ComposeError::new("can't write the definition");
         let note = hashes_not_kept(&["web".to_owned()], &CompareError::Compose(error));
         assert!(note.contains("of web could not be compared") && note.contains("can't write"), "{note}");
     }

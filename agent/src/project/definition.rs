@@ -143,7 +143,7 @@ async fn find_incomplete(
 pub(super) async fn missing_env_file(project: &Project) -> Option<ComposeError> {
     let file = project.default_env_file().filter(|file| project.env_files.contains(file))?;
     let is_there = tokio::fs::try_exists(&file).await.unwrap_or(true);
-    (!is_there).then(|| ComposeError { cause: wording::file_missing(&file), output: String::new() })
+    (!is_there).then(|| ComposeError::new(wording::file_missing(&file)))
 }
 
 /// Compares the definitions of the compose services that updates of these images would bring up.
@@ -188,7 +188,7 @@ pub(super) async fn of_images(
     timeout(LIMIT, compared).await.unwrap_or_else(|_| {
         let cause =
             format!("the compose files could not be compared with what runs within {} s", LIMIT.as_secs());
-        Err(CompareError::Compose(ComposeError { cause, output: String::new() }))
+        Err(CompareError::Compose(ComposeError::new(cause)))
     })
 }
 
@@ -250,7 +250,7 @@ mod tests {
 
         async fn model(&self, project: &Project) -> Result<Model, ComposeError> {
             if self.is_picky && !project.set.is_empty() {
-                return Err(ComposeError { cause: "not valid".to_owned(), output: String::new() });
+                return Err(ComposeError::new("not valid"));
             }
             let value = |name: &str| project.set.get(name).cloned().unwrap_or_default();
             Ok(serde_json::from_value(json!({

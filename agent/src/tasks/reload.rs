@@ -36,9 +36,11 @@ use crate::service::boot::StartReason;
 use crate::service::rollout::plan::{ImageChange, Plan};
 
 mod losses;
+mod renames;
 
 pub(crate) use losses::faults;
 use losses::{losses, watches_more};
+use renames::{left_behind, renamed, take_over};
 
 /// Time between attempts to watch services that are left out: a file system may be mounted after the start.
 const RETRY: Duration = Duration::from_mins(1);
@@ -74,6 +76,8 @@ struct ServiceChanges {
     added: Vec<String>,
     changed: Vec<String>,
     removed: Vec<String>,
+    /// Added services that continue removed ones.
+    continued: Vec<String>,
     untouched: usize,
     /// New and changed services.
     fresh: Vec<Handle>,
@@ -258,11 +262,22 @@ impl Reloader {
         // Services to be changed serve requests until they are reconfigured.
         let staying = before.iter().filter(|handle| wanted(&handle.config.name)).cloned();
         self.deps.workers.send_replace(Some(staying.collect()));
-        for name in &changes.removed {
-            if retire(&before, name).await {
+        let former: Vec<&ServiceConfig> = before.iter().map(|handle| handle.config.as_ref()).collect();
+        let renamed = renamed(&former, services);
+        for handle in before.iter().filter(|handle| !wanted(&handle.config.name)) {
+            let name = &handle.config.name;
+            if retire(handle).await {
                 let note = format!("{name} has a deployment in progress and is removed when it ends");
                 changes.notes.push(note);
+                continue;
             }
+            if let Some((_, new)) = renamed.iter().find(|(old, _)| old == name)
+                && take_over(self.world.store.as_ref(), handle, new).await
+            {
+                changes.continued.push(format!("{new} continues {name}"));
+                continue;
+            }
+            changes.notes.extend(left_behind(name, handle.published.get().service.durable()));
         }
         let is_same = |service: &Arc<ServiceConfig>| before.iter().find(|handle| handle.config == *service);
         let others = services.iter().filter(|service| is_same(service).is_none());
@@ -307,7 +322,7 @@ impl Reloader {
         fixed: &[&'static str],
         mut notes: Vec<String>,
     ) {
-        let ServiceChanges { added, changed, removed, untouched, .. } = changes;
+        let ServiceChanges { added, changed, removed, continued, untouched, .. } = changes;
         let message = format!(
             "the configuration was reloaded: {} services added, {} changed, {} removed, {untouched} untouched",
             added.len(),
@@ -322,6 +337,7 @@ impl Reloader {
             ("added", added),
             ("changed", changed),
             ("removed", removed),
+            ("renamed", continued),
             ("channels added", &channels.added),
             ("channels changed", &channels.changed),
             ("channels removed", &channels_removed),
@@ -395,6 +411,7 @@ impl Reloader {
                 Ok(found) => return found,
                 Err(error) if !is_reported => {
                     let message = format!("{what} can't be read; services start once it can be: {error}");
+                    self.deps.manager.status(&message);
                     self.emit(self.entry(Kind::ERROR, Level::Critical, message));
                     is_reported = true;
                 }
@@ -458,8 +475,7 @@ async fn reconfigure(handle: Option<&Handle>, service: &Arc<ServiceConfig>) -> O
 }
 
 /// Retires a service that is no longer configured. Returns whether it has to finish a deployment first.
-async fn retire(workers: &[Handle], name: &str) -> bool {
-    let Some(worker) = workers.iter().find(|worker| worker.config.name == name) else { return false };
+async fn retire(worker: &Handle) -> bool {
     let (reply, answer) = oneshot::channel();
     let _ = worker.inbox.send(Command::Retire(reply));
     answer.await.unwrap_or(false)

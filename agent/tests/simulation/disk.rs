@@ -3,7 +3,7 @@
 
 use evenkeel_agent::service::input::ServiceReply;
 use evenkeel_agent::tasks::state_health::StateHealth;
-use evenkeel_common::store::MonitoredStore;
+use evenkeel_common::store::{MonitoredStore, Writes};
 use evenkeel_common::wire::Level;
 use tokio::sync::watch;
 
@@ -132,7 +132,8 @@ async fn a_request_that_can_not_be_written_is_refused_and_changes_nothing() {
 async fn a_full_disk_and_its_recovery_are_each_recorded_once_even_if_some_writes_succeed() {
     let fake = new_world();
     let failing = watch::Sender::new(None);
-    let store: Arc<dyn Store> = Arc::new(MonitoredStore::new(Arc::new(fake.clone()), failing.clone()));
+    let monitored = MonitoredStore::new(Arc::new(fake.clone()), failing.clone(), Writes::default());
+    let store: Arc<dyn Store> = Arc::new(monitored);
     let recorder = fake.clone();
     let health = StateHealth {
         store: store.clone(),

@@ -11,12 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufReader, Read as _, Seek as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use evenkeel_common::config::expand::is_shown;
 use tokio::process::Command;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
 use self::environment::Environment;
@@ -36,6 +38,10 @@ const LIMIT: Duration = Duration::from_mins(10);
 
 /// Timeout of short commands such as `compose version`.
 const VERSION_LIMIT: Duration = Duration::from_secs(10);
+/// How many runs change containers at a time, and how many only read. Each has 20 to 30 threads and some 50 MB, of the 512 and
+/// the 1 GB that the unit grants to the agent and its children, and the containers that start share the machine. Those that
+/// read have a turn of their own: a run that changes containers may take as long as [`LIMIT`], a comparison that waits a minute.
+const AT_ONCE: usize = 6;
 /// How the engine's storage status names the containerd image store.
 const CONTAINERD_STORE: &str = "io.containerd.snapshotter";
 
@@ -43,6 +49,18 @@ const CONTAINERD_STORE: &str = "io.containerd.snapshotter";
 const CONFLICT_RETRIES: [Duration; 3] = [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(3)];
 /// The engine's error when a killed run left a half-created container behind. The failing run cleans it up.
 const CONFLICT: &str = "Conflict. The container name";
+
+/// Exit codes of a compose that a signal has ended: its own, those of a shell around it, and that of a runtime's executable whose
+/// plugin was killed (-1).
+const ENDED: [i32; 4] = [130, 137, 143, 255];
+/// How lines begin with which the program itself, and not the engine, says that it got no memory or threads.
+const NO_ROOM: [&str; 5] = [
+    "runtime: failed to create new OS thread",
+    "runtime/cgo: pthread_create failed",
+    "runtime: out of memory",
+    "fatal error: runtime: out of memory",
+    "fork/exec ",
+];
 
 /// Compose as a subcommand of the runtime's executable.
 pub struct ComposeCli {
@@ -53,6 +71,10 @@ pub struct ComposeCli {
     limit: Duration,
     /// Folder for recorded definitions that compose reads in place of the files.
     definitions: PathBuf,
+    /// Turns of the runs that change containers.
+    changes: Semaphore,
+    /// Turns of the runs that only read.
+    reads: Semaphore,
 }
 
 impl ComposeCli {
@@ -74,6 +96,8 @@ impl ComposeCli {
             environment: Environment::new(environment, is_set_by_engine),
             limit: LIMIT,
             definitions: definition::process_folder(),
+            changes: Semaphore::new(AT_ONCE),
+            reads: Semaphore::new(AT_ONCE),
         }
     }
 
@@ -155,10 +179,10 @@ impl ComposeCli {
         command
     }
 
-    /// Describes why the child could not be started.
-    fn not_started(&self, error: &std::io::Error, folder: &Path) -> String {
+    /// Returns why the child could not be started.
+    fn not_started(&self, error: &std::io::Error, folder: &Path) -> ComposeError {
         let program = self.program.display();
-        match error.kind() {
+        let cause = match error.kind() {
             // A missing program and a missing directory have the same error code.
             std::io::ErrorKind::NotFound if !folder.is_dir() => {
                 format!("the folder {} of the compose files does not exist", folder.display())
@@ -167,7 +191,11 @@ impl ComposeCli {
                 format!("{program} can't be run: not found (install it, or set \"runtime\")")
             }
             _ => format!("{program} can't be run: {}", describe_io_error(error)),
-        }
+        };
+        // No process, thread or memory is left (EAGAIN, ENOMEM).
+        let was_killed =
+            matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::OutOfMemory);
+        ComposeError { was_killed, ..ComposeError::new(cause) }
     }
 
     /// Returns the cause of a failure in one line.
@@ -229,7 +257,7 @@ impl ComposeCli {
 impl ComposeCli {
     async fn problem_in(&self, folder: &Path) -> Option<String> {
         match self.version(folder).await {
-            Err(fault) => Some(fault),
+            Err(error) => Some(error.cause),
             Ok(Some(version)) if version.misreads_containerd() => {
                 let storage = self.ask(&["info", "--format", "{{.DriverStatus}}"], folder).await.ok()?.1;
                 storage.contains(CONTAINERD_STORE).then(|| version::misread(version))
@@ -242,16 +270,17 @@ impl ComposeCli {
     ///
     /// The version is read before every `up` and never cached. That takes about 50 ms, while `up` takes seconds. The
     /// runtime does not report which file it uses as its plugin, so a replaced plugin could not be detected.
-    async fn version(&self, folder: &Path) -> Result<Option<Version>, String> {
+    async fn version(&self, folder: &Path) -> Result<Option<Version>, ComposeError> {
         let (end, output) = self
             .ask(&["compose", "version"], folder)
             .await
             .map_err(|error| self.not_started(&error, folder))?;
         if !matches!(&end, Outcome::Exited(status) if status.success()) {
-            return self.missing(&output).map_or(Ok(None), Err);
+            return self.missing(&output).map_or(Ok(None), |cause| Err(ComposeError::new(cause)));
         }
         let version = Version::find(&output);
-        version.and_then(|version| version.fault(self.runtime)).map_or(Ok(version), Err)
+        let fault = version.and_then(|version| version.fault(self.runtime));
+        fault.map_or(Ok(version), |cause| Err(ComposeError::new(cause)))
     }
 
     /// Runs a short command that is not for a project.
@@ -259,6 +288,7 @@ impl ComposeCli {
         let mut tail = Tail::default();
         let mut command = self.bare_command(folder, &[]);
         command.args(words);
+        let _turn = self.reads.acquire().await.ok();
         let end =
             run(command, None, Instant::now() + VERSION_LIMIT.min(self.limit), Leftovers::Keep, &mut tail)
                 .await?;
@@ -268,8 +298,7 @@ impl ComposeCli {
     /// Fails if compose cannot be used, before anything is changed.
     async fn must_be_fit(&self, project: &Project) -> Result<(), ComposeError> {
         let Some(folder) = project.files.first().and_then(|file| file.parent()) else { return Ok(()) };
-        let fit = self.version(folder).await;
-        fit.map(|_| ()).map_err(|cause| ComposeError { cause, output: String::new() })
+        self.version(folder).await.map(|_| ())
     }
 
     /// Returns the cause of a failure if compose and the engine have no API version in common.
@@ -288,18 +317,20 @@ impl ComposeCli {
         answer: Option<File>,
         is_read_only: bool,
     ) -> Result<String, ComposeError> {
-        let silent = |cause: String| ComposeError { cause, output: String::new() };
+        // Before anything is read, and before the time limit begins: this may wait long.
+        let turns = if is_read_only { &self.reads } else { &self.changes };
+        let turn = turns.acquire().await.ok();
         let described =
-            definition::written(&self.definitions, project, is_read_only).await.map_err(silent)?;
+            definition::written(&self.definitions, project, is_read_only).await.map_err(ComposeError::new)?;
         let folder = project
             .files
             .first()
             .and_then(|file| file.parent())
-            .ok_or_else(|| silent("no compose files configured".to_owned()))?;
+            .ok_or_else(|| ComposeError::new("no compose files configured"))?;
         let mut variables = match &project.env_file {
             Some(path) => {
                 let read = env_file::read(path, &self.environment.own()).await;
-                self.environment.admit(path, read.map_err(|error| silent(error.to_string()))?)
+                self.environment.admit(path, read.map_err(|error| ComposeError::new(error.to_string()))?)
             }
             None => Vec::new(),
         };
@@ -311,10 +342,10 @@ impl ComposeCli {
             let mut tail = Tail::default();
             let command = self.command(described.project(), task, folder, &variables);
             let answer = answer.as_ref().map(File::try_clone).transpose();
-            let answer = answer.map_err(|error| silent(describe_io_error(&error)))?;
+            let answer = answer.map_err(|error| ComposeError::new(describe_io_error(&error)))?;
             let end = run(command, answer, deadline, Leftovers::Keep, &mut tail)
                 .await
-                .map_err(|error| silent(self.not_started(&error, folder)))?;
+                .map_err(|error| self.not_started(&error, folder))?;
             let output = described.steady(tail.text());
             match &end {
                 Outcome::Exited(status) if status.success() => return Ok(output),
@@ -328,10 +359,15 @@ impl ComposeCli {
                 _ => {
                     let is_command = |word: &&&str| word.bytes().all(|b| b.is_ascii_lowercase());
                     let name = task.iter().find(is_command).copied().unwrap_or_default();
+                    // The version is asked for in a turn of its own.
+                    drop(turn);
                     let mismatch = self.api_mismatch(&output, folder).await;
                     let output = withheld(&output);
-                    let cause = mismatch.unwrap_or_else(|| self.cause(name, &end, limit, &output));
-                    return Err(ComposeError { cause, output });
+                    let ended = ended_from_outside(name, &end, &output);
+                    let was_killed = ended.is_some();
+                    let cause = mismatch.or(ended);
+                    let cause = cause.unwrap_or_else(|| self.cause(name, &end, limit, &output));
+                    return Err(ComposeError { cause, output, was_killed });
                 }
             }
         }
@@ -379,7 +415,7 @@ impl ComposeCli {
         task.extend(names.iter().map(String::as_str));
         let (printed, _) = self.printed(project, &task).await?;
         serde_json::from_reader(BufReader::new(printed))
-            .map_err(|error| silent(format!("`config` did not print a valid model: {error}")))
+            .map_err(|error| ComposeError::new(format!("`config` did not print a valid model: {error}")))
     }
 
     /// Renders the services that have containers, and returns their profiles. Services of profiles that are off may exclude
@@ -424,12 +460,20 @@ fn unknown_service(output: &str) -> Option<&str> {
     rest.split(|c: char| !(c.is_ascii_alphanumeric() || "._-".contains(c))).next()
 }
 
-fn silent(cause: String) -> ComposeError {
-    ComposeError { cause, output: String::new() }
+/// Returns what has ended a run from outside: a signal, such as that of the kernel when memory is short, or that the machine had
+/// no room for it. `None` if it ended by itself, or at its time limit.
+fn ended_from_outside(task: &str, end: &Outcome, output: &str) -> Option<String> {
+    let Outcome::Exited(status) = end else { return None };
+    let lacks_room = |line: &&str| NO_ROOM.iter().any(|sign| line.starts_with(sign));
+    if let Some(line) = output.lines().map(str::trim).find(lacks_room) {
+        return Some(stable(line));
+    }
+    let is_ended = status.signal().is_some() || status.code().is_some_and(|code| ENDED.contains(&code));
+    is_ended.then(|| format!("`{task}` was ended from outside ({status})"))
 }
 
 fn lost(error: &std::io::Error) -> ComposeError {
-    silent(format!("cannot read compose's output: {}", describe_io_error(error)))
+    ComposeError::new(format!("cannot read compose's output: {}", describe_io_error(error)))
 }
 
 /// Rejects compose files that are symbolic links. A file that became a link after the configuration was checked (spec
@@ -438,7 +482,7 @@ async fn no_links(project: &Project) -> Result<(), ComposeError> {
     for file in &project.files {
         if tokio::fs::symlink_metadata(file).await.is_ok_and(|about| about.is_symlink()) {
             let cause = format!("compose file {}: is a symbolic link, which is not followed", file.display());
-            return Err(ComposeError { cause, output: String::new() });
+            return Err(ComposeError::new(cause));
         }
     }
     Ok(())

@@ -35,7 +35,7 @@ use http::Method;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
 use self::client::Client;
@@ -62,6 +62,9 @@ const RESTART: Duration = Duration::from_secs(150);
 const OOM_PAUSE: Duration = Duration::from_millis(100);
 /// Attempts to move a tag that is concurrently moved elsewhere.
 const TAG_TRIES: u32 = 5;
+/// How many images are pulled at a time. The engine fetches three layers at a time (`max-concurrent-downloads`) and tells
+/// nothing about those that wait, so that more pulls would be taken for silent ones.
+const PULLS_AT_ONCE: usize = 3;
 /// Maximum time between progress messages. The pull itself may take hours.
 const PULL_SILENCE: Duration = Duration::from_secs(100);
 /// The same while layers are unpacked. Before Docker 28, an engine with the containerd store sends no messages then
@@ -81,6 +84,8 @@ pub struct DockerEngine {
     connection: Connection,
     auth: Arc<dyn PullCredentials>,
     looks: Looks,
+    /// Turns of the pulls.
+    pulls: Semaphore,
     /// Listed containers that could not be inspected, already logged, by ID.
     unseen: Mutex<HashSet<String>>,
 }
@@ -92,6 +97,7 @@ impl DockerEngine {
             connection: Connection::new(endpoint),
             auth,
             looks: Looks::default(),
+            pulls: Semaphore::new(PULLS_AT_ONCE),
             unseen: Mutex::default(),
         }
     }
@@ -265,6 +271,10 @@ impl Engine for DockerEngine {
         platform: Option<&Platform>,
         progress: &watch::Sender<PullProgress>,
     ) -> Result<(), EngineError> {
+        if self.pulls.available_permits() == 0 {
+            tracing::info!(image = %reference, "the pull waits until another one has ended");
+        }
+        let _turn = self.pulls.acquire().await.ok();
         match self.pull_once(reference, platform, progress).await {
             // The classic store keeps one image per digest, even for an index: here it is that of another platform.
             Err(EngineError::Refused(text)) if says(&text, "cannot overwrite digest") => {

@@ -13,6 +13,8 @@ pub(super) struct Layers {
     bytes: HashMap<String, (u64, u64)>,
     /// Layers that are not yet completely fetched.
     missing: HashSet<String>,
+    /// A layer was announced.
+    is_announced: bool,
 }
 
 impl Layers {
@@ -22,9 +24,11 @@ impl Layers {
         let amount = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
         match message.status.as_deref() {
             Some("Pulling fs layer" | "Waiting") => {
+                self.is_announced = true;
                 self.missing.insert(id.clone());
             }
             Some("Downloading") => {
+                self.is_announced = true;
                 self.missing.insert(id.clone());
                 let detail = message.progress_detail.as_ref();
                 let layer = self.bytes.entry(id.clone()).or_default();
@@ -37,7 +41,9 @@ impl Layers {
                     layer.0 = layer.0.max(layer.1);
                 }
             }
+            // Also of a layer that an interrupted pull has fetched, but not unpacked.
             Some("Already exists") => {
+                self.is_announced = true;
                 self.missing.remove(id);
             }
             _ => {}
@@ -46,7 +52,7 @@ impl Layers {
 
     /// Reports whether all announced layers are fetched and only unpacking remains.
     pub(super) fn are_fetched(&self) -> bool {
-        !self.bytes.is_empty() && self.missing.is_empty()
+        self.is_announced && self.missing.is_empty()
     }
 
     /// Returns the progress summed over all layers.
@@ -93,6 +99,29 @@ mod tests {
         assert_eq!(layers.pulled(), PullProgress { bytes: 105, total: 150 });
         assert!(!layers.are_fetched());
         layers.note(&message("b", "Download complete", 0, 0));
+        assert!(layers.are_fetched());
+    }
+
+    #[test]
+    fn a_pull_that_was_interrupted_while_it_unpacked_has_all_its_layers() {
+        let mut layers = Layers::default();
+        assert!(!layers.are_fetched(), "nothing is known yet");
+        for (id, status) in [
+            ("a", "Pulling fs layer"),
+            ("b", "Pulling fs layer"),
+            ("a", "Already exists"),
+            ("b", "Already exists"),
+        ] {
+            assert!(!layers.are_fetched(), "{id}: {status}");
+            layers.note(&message(id, status, 0, 0));
+        }
+        assert!(layers.are_fetched());
+        // One of which nothing was there.
+        layers.note(&message("c", "Pulling fs layer", 0, 0));
+        assert!(!layers.are_fetched());
+        layers.note(&message("c", "Downloading", 1, 2));
+        assert!(!layers.are_fetched());
+        layers.note(&message("c", "Download complete", 0, 0));
         assert!(layers.are_fetched());
     }
 

@@ -315,6 +315,25 @@ async fn a_pull_that_fails_halfway_reports_the_engines_reason() {
 }
 
 #[tokio::test]
+async fn a_pull_waits_while_a_few_others_run_and_takes_no_turn_once_it_is_given_up() {
+    let server = server().await;
+    answer(&server, "/images/create", 200, "{\"status\":\"Status: Image is up to date\"}\n").await;
+    let (engine, reference) = (engine(&server), pinned());
+    let progress = watch::channel(PullProgress::default()).0;
+    let others = engine.pulls.acquire_many(u32::try_from(PULLS_AT_ONCE).unwrap()).await.unwrap();
+    tokio::select! {
+        biased;
+        pulled = engine.pull(&reference, None, &progress) => panic!("it did not wait: {pulled:?}"),
+        alive = engine.ping() => alive.unwrap(),
+    }
+    assert_eq!(asked(&server, "/images/create").await.len(), 0);
+    drop(others);
+    engine.pull(&reference, None, &progress).await.unwrap();
+    assert_eq!(asked(&server, "/images/create").await.len(), 1);
+    assert_eq!(engine.pulls.available_permits(), PULLS_AT_ONCE);
+}
+
+#[tokio::test]
 async fn removing_a_tag_never_forces_and_never_prunes() {
     let server = server().await;
     for status in [409, 404, 200] {

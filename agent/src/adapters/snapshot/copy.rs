@@ -25,6 +25,9 @@ const CHUNK: usize = 16 * 1024 * 1024;
 const BUFFER: usize = 1024 * 1024;
 /// The set-user-ID and set-group-ID bits of a mode.
 const SET_IDS: u32 = 0o6000;
+/// How much may be written that is not on the disk yet. Whatever else is to reach the same disk, such as the state of the agent,
+/// waits for it.
+const UNSYNCED: u64 = 128 * 1024 * 1024;
 
 /// What a copy tells its caller, and the other way round.
 pub(super) struct Report {
@@ -71,7 +74,9 @@ pub(super) fn contents(from: &Path, to: &Path, report: &Report) -> Result<(), Sn
         links: HashMap::new(),
         can_share: true,
         bytes: 0,
+        unsynced: 0,
         range: copy_range,
+        sync: sync_file_system,
         report,
     };
     copying.folder(&source, &target, Path::new(""), 0)?;
@@ -188,7 +193,10 @@ struct Copying<'a> {
     can_share: bool,
     /// Bytes copied so far.
     bytes: u64,
+    /// Bytes written since the last sync, in all files.
+    unsynced: u64,
     range: Range,
+    sync: fn(&File) -> rustix::io::Result<()>,
     report: &'a Report,
 }
 
@@ -200,7 +208,12 @@ fn copy_range(source: &File, target: &File, at: u64, wanted: usize) -> rustix::i
     rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), wanted)
 }
 
-/// The same, where the kernel can't.
+/// Waits until everything on a file's file system is on the disk: the copy may consist of many small files.
+fn sync_file_system(file: &File) -> rustix::io::Result<()> {
+    rustix::fs::syncfs(file)
+}
+
+/// The same as [`copy_range`], where the kernel can't.
 fn read_and_write(source: &File, target: &File, at: u64, wanted: usize) -> io::Result<usize> {
     let mut buffer = vec![0; wanted.min(BUFFER)];
     let read = source.read_at(&mut buffer, at)?;
@@ -309,6 +322,11 @@ impl Copying<'_> {
             };
             at += copied as u64;
             self.copied(copied as u64);
+            self.unsynced += copied as u64;
+            if self.unsynced >= UNSYNCED {
+                (self.sync)(target)?;
+                self.unsynced = 0;
+            }
         }
         Ok(())
     }
@@ -355,7 +373,9 @@ mod tests {
             links: HashMap::new(),
             can_share: false,
             bytes: 0,
+            unsynced: 0,
             range: |source, target, at, _| if at == 0 { copy_range(source, target, 0, 3) } else { Ok(0) },
+            sync: sync_file_system,
             report: &report,
         };
         let length = data.len() as u64;
@@ -365,5 +385,34 @@ mod tests {
         assert_eq!(error, "it is shorter than its size says");
         let error = copying.segment(&source, &target, length, length + 1).unwrap_err().to_string();
         assert_eq!(error, "it is shorter than its size says");
+    }
+
+    #[test]
+    fn a_copy_never_leaves_much_that_is_not_on_the_disk_whatever_the_size_of_its_files() {
+        let (source, target) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        let report = Report::to_the_end();
+        let mut copying = Copying {
+            device: 0,
+            root: PathBuf::new(),
+            links: HashMap::new(),
+            can_share: false,
+            bytes: 0,
+            unsynced: 0,
+            range: |_, _, _, wanted| Ok(wanted),
+            // The length of the target counts the calls.
+            sync: |target| {
+                target.set_len(target.metadata().unwrap().len() + 1).unwrap();
+                Ok(())
+            },
+            report: &report,
+        };
+        let syncs = || target.metadata().unwrap().len();
+        copying.segment(&source, &target, 0, 3 * UNSYNCED + 1).unwrap();
+        assert_eq!(syncs(), 3);
+        let small = UNSYNCED / 64;
+        for _ in 0..64 {
+            copying.segment(&source, &target, 0, small).unwrap();
+        }
+        assert_eq!(syncs(), 4);
     }
 }

@@ -230,10 +230,8 @@ async fn look_at(
         let compose = compose.with_present(&containers);
         let model = timeout(REQUEST_LIMIT, clients.compose.model(&compose)).await;
         let model = model.unwrap_or_else(|_| {
-            Err(crate::model::ComposeError {
-                cause: format!("compose did not finish within {} s", REQUEST_LIMIT.as_secs()),
-                output: String::new(),
-            })
+            let cause = format!("compose did not finish within {} s", REQUEST_LIMIT.as_secs());
+            Err(crate::model::ComposeError::new(cause))
         });
         project.rendered = Some(model.map_err(|error| error.cause));
     }

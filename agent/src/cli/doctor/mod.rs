@@ -35,10 +35,12 @@ mod warden;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use evenkeel_common::cli::eprint_line;
 use evenkeel_common::config::{ConfigSource, environment, source};
 use evenkeel_common::http::{self, BasePath, BindError};
 use evenkeel_common::permissions::is_private;
@@ -92,6 +94,27 @@ pub(super) fn perform(args: &Args, config: &Path) -> ExitCode {
         print(&report.show(Terminal::of_process()));
     }
     if report.is_fine() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Set for a program that has the variables of the unit.
+const HAS_UNIT_VARIABLES: &str = "EVENKEEL_HAS_UNIT_VARIABLES";
+
+/// Runs this program again with the variables of the agent's unit that are not set here, once. They decide which engine is asked,
+/// how the registries are reached and where the logins are (`DOCKER_HOST`, `HTTPS_PROXY`, `DOCKER_CONFIG`). Returns if there are
+/// none.
+pub(super) fn take_unit_variables() {
+    if std::env::var_os(HAS_UNIT_VARIABLES).is_some() {
+        return;
+    }
+    let Ok(Some(unit)) = super::block_on(find_unit()) else { return };
+    let unset = unit.unset(file_variables(&unit), |name| std::env::var_os(name).is_some());
+    let (false, Ok(program)) = (unset.is_empty(), std::env::current_exe()) else { return };
+    let names: Vec<&str> = unset.keys().map(String::as_str).collect();
+    eprint_line(format_args!("evenkeel: {} as in the unit {}", names.join(", "), unit::UNIT));
+    let mut command = std::process::Command::new(program);
+    command.args(std::env::args_os().skip(1)).envs(&unset).env(HAS_UNIT_VARIABLES, "1");
+    let error = command.exec();
+    eprint_line(format_args!("evenkeel: continuing without these variables: {error}"));
 }
 
 /// The findings of an area; `None` if it could not be checked.
@@ -562,10 +585,15 @@ async fn find_unit() -> Option<unit::Unit> {
     unit::Unit::parse(&String::from_utf8_lossy(&output.stdout))
 }
 
+/// Returns the variables in the environment files of the unit, as far as this user may read them.
+fn file_variables(unit: &unit::Unit) -> BTreeMap<String, String> {
+    let files = unit.environment_files().into_iter().filter_map(|path| source::read(&path).ok());
+    files.flat_map(|text| environment::variables(&text)).collect()
+}
+
 /// Returns the variables and credentials that the unit provides to the agent, as far as this user may read them.
 fn unit_variables(unit: &unit::Unit) -> BTreeMap<String, String> {
-    let files = unit.environment_files().into_iter().filter_map(|path| source::read(&path).ok());
-    let mut vars: BTreeMap<String, String> = files.flat_map(|text| environment::variables(&text)).collect();
+    let mut vars = file_variables(unit);
     for (name, path) in unit.credential_files() {
         if let Ok(text) = source::read(&path) {
             vars.insert(name, text.trim_end_matches(['\n', '\r']).to_owned());

@@ -111,7 +111,7 @@ impl Stage {
     fn findings(self) -> Vec<Finding> {
         let config = &self.config.services[0];
         let model = match self.model {
-            Value::String(cause) => Err(ComposeError { cause, output: String::new() }),
+            Value::String(cause) => Err(ComposeError::new(cause)),
             model => Ok(serde_json::from_value(model).unwrap()),
         };
         let facts = Facts {

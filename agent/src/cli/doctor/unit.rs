@@ -24,12 +24,13 @@ pub(super) struct Unit(BTreeMap<String, String>);
 impl Unit {
     /// Parses the output of `systemctl show`; `None` if there is no such unit.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let unit = Self(
-            text.lines()
-                .filter_map(|line| line.split_once('='))
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .collect(),
-        );
+        let mut unit = Self::default();
+        for (name, value) in text.lines().filter_map(|line| line.split_once('=')) {
+            // Each environment file has a line of its own.
+            let values = unit.0.entry(name.to_owned()).or_default();
+            values.push_str(if values.is_empty() { "" } else { " " });
+            values.push_str(value);
+        }
         (unit.get("LoadState") == "loaded").then_some(unit)
     }
 
@@ -49,11 +50,31 @@ impl Unit {
         pairs.map(|(name, path)| (name.to_owned(), PathBuf::from(path))).collect()
     }
 
+    /// Returns the variables that are set in the unit itself (`Environment=`).
+    fn variables(&self) -> BTreeMap<String, String> {
+        let words = words(self.get("Environment")).into_iter();
+        let pair =
+            |word: String| word.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+        words.filter_map(pair).collect()
+    }
+
+    /// Returns the variables of the unit and of its files, which come after it, that are not set otherwise.
+    pub(super) fn unset(
+        &self,
+        of_files: BTreeMap<String, String>,
+        is_set: impl Fn(&str) -> bool,
+    ) -> BTreeMap<String, String> {
+        let mut variables = self.variables();
+        variables.extend(of_files);
+        variables.retain(|name, _| !name.is_empty() && !is_set(name));
+        variables
+    }
+
     /// Returns the names of variables and credentials that are set in the unit itself.
-    fn named(&self) -> impl Iterator<Item = &str> {
-        let names =
-            |key, end| self.get(key).split_whitespace().filter_map(move |word: &str| word.split_once(end));
-        names("Environment", '=').chain(names("SetCredential", ':')).map(|(name, _)| name)
+    fn named(&self) -> BTreeSet<String> {
+        let credentials = words(self.get("SetCredential")).into_iter();
+        let credentials = credentials.filter_map(|word| Some(word.split_once(':')?.0.to_owned()));
+        self.variables().into_keys().chain(credentials).collect()
     }
 
     /// Returns the configuration file on its command line.
@@ -81,6 +102,31 @@ impl Unit {
             && matches!(self.get("User"), "" | "root")
             && !self.get("CapabilityBoundingSet").contains(capability)
     }
+}
+
+/// Splits the value of a property. systemd quotes words with spaces and the like, as `"…"` or `$'…'`.
+fn words(text: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match (c, quote) {
+            (' ', None) => words.extend(word.take()),
+            ('$', None) if word.is_none() && chars.peek() == Some(&'\'') => {}
+            ('"' | '\'', None) if word.is_none() => {
+                quote = Some(c);
+                word = Some(String::new());
+            }
+            (_, Some(end)) if c == end => quote = None,
+            ('\\', Some(_)) => word.get_or_insert_default().push(match chars.next() {
+                Some('n') => '\n',
+                Some('t') => '\t',
+                escaped => escaped.unwrap_or(c),
+            }),
+            _ => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
 }
 
 /// Something that the agent writes.
@@ -230,9 +276,10 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
         };
         found.push(words.error(AREA, UNIT));
     }
-    let named: BTreeSet<&str> = unit.named().chain(facts.given.iter().map(String::as_str)).collect();
+    let named = unit.named();
+    let is_given = |name: &String| named.contains(name) || facts.given.contains(name);
     let needed = facts.needed.iter().filter(|name| is_shown(name));
-    for variable in needed.filter(|variable| !named.contains(variable.as_str())) {
+    for variable in needed.filter(|variable| !is_given(variable)) {
         let words = Words {
             what: format!("the configuration uses {variable}, but the unit does not set it"),
             why: "the channel or push that needs it is off in the agent, even if your shell sets it",
@@ -285,6 +332,33 @@ mod tests {
         assert_eq!(Unit::parse("LoadState=not-found\nActiveState=inactive\n"), None);
         let unit = Unit::parse(GOOD).unwrap();
         assert_eq!(unit.environment_files(), [PathBuf::from("/etc/evenkeel/agent.env")]);
+    }
+
+    #[test]
+    fn the_variables_of_the_unit_and_its_files_that_are_not_set_here_are_found() {
+        let text = GOOD.replace(
+            "Environment=HOME=/root",
+            r#"Environment=HOME=/root DOCKER_HOST=unix:///run/a.sock "NAME=a \"b\"" $'ONE=it\'s $5' NO_PROXY="#,
+        );
+        let more = "EnvironmentFiles=/etc/b.env (ignore_errors=no)\n";
+        let unit = Unit::parse(&format!("{text}{more}")).unwrap();
+        let files = ["/etc/evenkeel/agent.env", "/etc/b.env"].map(PathBuf::from);
+        assert_eq!(unit.environment_files(), files);
+        let pairs = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let of_files = pairs(&[("HTTPS_PROXY", "http://proxy:1"), ("DOCKER_HOST", "tcp://b:1")]);
+        let found = unit.unset(of_files, |name| name == "HOME");
+        let expected = pairs(&[
+            ("DOCKER_HOST", "tcp://b:1"),
+            ("HTTPS_PROXY", "http://proxy:1"),
+            ("NAME", "a \"b\""),
+            ("NO_PROXY", ""),
+            ("ONE", "it's $5"),
+        ]);
+        assert_eq!(found, expected);
+        assert!(unit.named().contains("NAME"), "{:?}", unit.named());
+        assert_eq!(unit.unset(BTreeMap::new(), |_| true), BTreeMap::new());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::service::rollout::plan::Postponed;
 
 /// A failed `compose up` that leaves these containers.
 fn failed(containers: Vec<Container>) -> StepResult {
-    let error = ComposeError { cause: "dependency failed to start".into(), output: String::new() };
+    let error = ComposeError::new("dependency failed to start");
     StepResult::Started { up: Err(error), named: Vec::new(), containers }
 }
 
@@ -45,6 +45,37 @@ fn a_failing_compose_up_is_not_retried_forever_when_the_event_stream_keeps_break
         scenario.at(ups * 100);
     }
     assert!(ups > 5, "a stream that breaks now and then is tolerated");
+}
+
+/// A `compose up` that was killed and leaves a container that has failed.
+fn killed() -> StepResult {
+    let error = ComposeError { was_killed: true, ..ComposeError::new("`up` was ended from outside") };
+    let left = Container { state: State::Exited, exit_code: 1, ..of_image_two("b") };
+    StepResult::Started { up: Err(error), named: Vec::new(), containers: vec![left] }
+}
+
+#[test]
+fn a_compose_up_that_was_killed_is_repeated_and_does_not_count_against_the_image() {
+    let mut scenario = pulled();
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
+    scenario.input(Input::Stepped(killed()));
+    assert!(scenario.service.durable().images.blocked().next().is_none(), "{:?}", scenario.entries);
+    scenario.at(100);
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))), "{:?}", scenario.entries);
+}
+
+#[test]
+fn a_compose_up_that_is_killed_each_time_is_not_repeated_forever() {
+    let mut scenario = pulled();
+    let mut ups = 0;
+    while scenario.service.durable().images.get(IMAGE).blocked.is_none() {
+        assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))), "{:?}", scenario.entries);
+        scenario.input(Input::Stepped(killed()));
+        ups += 1;
+        assert!(ups < 20, "compose up is retried forever");
+        scenario.at(ups * 100);
+    }
+    assert!(ups > 5, "a run that is killed now and then is tolerated");
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn the_hook_before_does_not_run_at_every_poll_for_an_update_that_is_not_brought_
             if is_old_gone {
                 scenario.takes(StepResult::ImagesPinned { missing: vec![IMAGE.into()] });
             } else {
-                let up = Err(ComposeError { cause: "network shop not found".into(), output: String::new() });
+                let up = Err(ComposeError::new("network shop not found"));
                 let containers = vec![old_container()];
                 scenario.takes(StepResult::ImagesPinned { missing: Vec::new() });
                 let ids = vec![(IMAGE.into(), ImageId(NEW.into()))];

@@ -155,7 +155,7 @@ fn a_container_that_cannot_be_recreated_waits_for_its_network_owner() {
         error: "No such container: vpn".into(),
         ..with_network_of_none("vpn", &client)
     };
-    let error = ComposeError { cause: "No such container: vpn".into(), output: String::new() };
+    let error = ComposeError::new("No such container: vpn");
     scenario.input(Input::Stepped(StepResult::Started {
         up: Err(error),
         named: Vec::new(),
@@ -253,7 +253,7 @@ fn what_uses_the_network_of_a_service_comes_up_again_after_a_rollback_of_that_al
         let down = Container { state: left, ..client(&bad, rounds) };
         let unhealthy = || {
             let cause = "dependency failed to start: container vpn is unhealthy".to_owned();
-            Err(ComposeError { cause, output: String::new() })
+            Err(ComposeError::new(cause))
         };
         let mut scenario = Scenario::of(config());
         let one = [local("sha256:one", &['1'])];

@@ -132,7 +132,7 @@ impl Scenario {
         let copied = Copied { bytes: 1, folder: FolderId { device: 1, inode: 1 } };
         let copies = ["/srv/a", "/srv/b"].map(|of| CopyMade { source: source(of), copied });
         self.step_of_snapshot_ends(SnapshotStepped::Copied(copies.to_vec()));
-        let up = Err(ComposeError { cause: "network shop not found".into(), output: String::new() });
+        let up = Err(ComposeError::new("network shop not found"));
         let containers = vec![old_container()];
         self.step_ends(StepResult::Started { up, named: Vec::new(), containers });
         self.step_ends(StepResult::TagsRestored).step_ends(StepResult::Unpinned);

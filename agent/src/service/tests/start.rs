@@ -283,7 +283,7 @@ fn a_failed_start_is_a_fault_until_its_containers_run() {
     for second in (0..60).step_by(10) {
         scenario.at(second).check(seen(&created));
         while let Some(Action::Step(step)) = scenario.act() {
-            let error = crate::model::ComposeError { cause: "port is taken".into(), output: String::new() };
+            let error = crate::model::ComposeError::new("port is taken");
             scenario.input(Input::Stepped(match step {
                 Step::Start(_) => {
                     StepResult::Started { up: Err(error), named: Vec::new(), containers: Vec::new() }
@@ -344,7 +344,7 @@ fn changed_compose_files_are_deployed_once_and_retried_after_a_failure() {
     assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
     assert_eq!(scenario.service.durable().deployment.as_ref().unwrap().plan().cause, Cause::ComposeChanged);
     assert_eq!(scenario.service.durable().files_hash.as_deref(), Some("two"), "stored when it is journaled");
-    let error = crate::model::ComposeError { cause: "port is taken".into(), output: String::new() };
+    let error = crate::model::ComposeError::new("port is taken");
     scenario.input(Input::Stepped(StepResult::Started {
         up: Err(error),
         named: Vec::new(),
@@ -468,7 +468,7 @@ fn settings_of_an_unlisted_compose_file_are_never_lost_by_accident() {
     for second in [20, 30, 40] {
         scenario.at(second).check(unlisted_files(observed('1', &old, &[&exited("a", 1)])));
         scenario.act();
-        let error = crate::model::ComposeError { cause: "port is taken".into(), output: String::new() };
+        let error = crate::model::ComposeError::new("port is taken");
         scenario.input(Input::Stepped(StepResult::Started {
             up: Err(error),
             named: Vec::new(),

@@ -398,7 +398,7 @@ fn after_a_failed_rollback_a_redeploy_or_a_trigger_restores_the_proven_image() {
         let mut waits = 3;
         let mut recreates = Vec::new();
         while scenario.service.durable().rollback_failed.eq(&false) {
-            let error = ComposeError { cause: "env file x does not exist".into(), output: String::new() };
+            let error = ComposeError::new("env file x does not exist");
             let failed =
                 StepResult::Started { up: Err(error), named: Vec::new(), containers: vec![bad.clone()] };
             let Step::Start(BringUp { up_mode, .. }) = scenario.takes_step(failed) else {
@@ -523,7 +523,7 @@ fn the_failed_container_is_diagnosed_and_not_one_that_waits_for_it() {
         ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
         labels: BTreeMap::new(),
     });
-    let error = ComposeError { cause: "dependency failed to start".into(), output: String::new() };
+    let error = ComposeError::new("dependency failed to start");
     scenario.takes_step(StepResult::Started {
         up: Err(error),
         named: Vec::new(),
@@ -545,7 +545,7 @@ fn fails_to_start_what_was_stopped(left: &Container) -> Scenario {
         ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
         labels: BTreeMap::new(),
     });
-    let error = ComposeError { cause: "exec: no such file".into(), output: String::new() };
+    let error = ComposeError::new("exec: no such file");
     let containers = vec![left.clone()];
     scenario.takes_step(StepResult::Started { up: Err(error), named: Vec::new(), containers });
     scenario
@@ -684,7 +684,7 @@ fn a_stopped_container_that_a_failed_up_replaced_is_rolled_back_while_others_run
         ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
         labels: BTreeMap::new(),
     });
-    let up = Err(ComposeError { cause: "exec: no such file".into(), output: String::new() });
+    let up = Err(ComposeError::new("exec: no such file"));
     let containers = vec![db.clone(), half_made];
     scenario.takes_step(StepResult::Started { up, named: vec!["web".into()], containers });
     assert!(scenario.is_blocked());
@@ -750,7 +750,7 @@ fn the_tag_of_an_image_that_was_not_proven_stays_on_it_while_it_runs() {
         ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
         labels: BTreeMap::new(),
     });
-    let error = ComposeError { cause: "did not find expected key".into(), output: String::new() };
+    let error = ComposeError::new("did not find expected key");
     scenario.takes_step(StepResult::Started {
         up: Err(error),
         named: Vec::new(),

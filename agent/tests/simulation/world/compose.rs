@@ -10,7 +10,7 @@ use super::{Behaviour, Definition, FakeImage, FakeWorld, Inner, RegistryFault, U
 const BROKEN: &str = "yaml: line 3: did not find expected key";
 
 fn failed(cause: &str) -> ComposeError {
-    ComposeError { cause: cause.to_owned(), output: cause.to_owned() }
+    ComposeError { output: cause.to_owned(), ..ComposeError::new(cause) }
 }
 
 impl Inner {

@@ -32,9 +32,11 @@ impl Service {
         let phase = deployment.phase.clone();
         // Compose may have run by now.
         deployment.must_look &= phase != Phase::Start || matches!(result, StepResult::TagsRead { .. });
-        // If the engine went away in the meantime, the cause of a compose failure is unknown.
-        let is_unexplained =
-            self.steps.is_disturbed && matches!(result, StepResult::Started { up: Err(_), .. });
+        // If the engine went away in the meantime, or something ended compose, the cause of the failure is unknown.
+        let is_unexplained = match &result {
+            StepResult::Started { up: Err(error), .. } => self.steps.is_disturbed || error.was_killed,
+            _ => false,
+        };
         let is_retried = is_unexplained && !deployment.interrupt();
         if is_retried || matches!(result, StepResult::EngineAway(_)) {
             self.emitted.notes.push(Note::StepRetried { step: phase.name(), failure: result.failure() });
