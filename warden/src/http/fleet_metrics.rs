@@ -7,6 +7,8 @@ use evenkeel_common::wire::FleetImages;
 use jiff::Timestamp;
 use prometheus::proto::MetricFamily;
 
+use crate::fleet::decisions::BY_FUSE;
+
 /// How many images of one machine have series of their own: the first by name. The others are counted together, because a
 /// series stays in a scraper's database, and a machine can report ever new names.
 const MAX_NAMED: usize = 200;
@@ -60,6 +62,7 @@ impl FleetFigures {
     /// Returns all metrics of the fleet.
     pub(super) fn families(&self) -> Vec<MetricFamily> {
         let behind = self.behind();
+        let by_fuse = self.images.freezes.iter().filter(|freeze| freeze.by == BY_FUSE).count();
         vec![
             family(
                 "evenkeel_warden_behind_seconds",
@@ -75,6 +78,11 @@ impl FleetFigures {
                     .collect::<Vec<_>>(),
             ),
             single("evenkeel_warden_freezes", "Freezes in force.", self.images.freezes.len() as f64),
+            single(
+                "evenkeel_warden_fuse_freezes",
+                "Freezes in force that the fuse has set after rollbacks of several images.",
+                by_fuse as f64,
+            ),
             single(
                 "evenkeel_warden_withheld_digests",
                 "Digests that failed on more machines than they were proven on, and that a machine runs, is offered or has blocked.",
@@ -104,7 +112,8 @@ fn of<'a>(image: &&'a str) -> [(&'static str, &'a str); 1] {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_common::wire::{FleetCell, FleetImage};
+    use evenkeel_common::metrics;
+    use evenkeel_common::wire::{FleetCell, FleetImage, Freeze};
 
     use super::*;
     use crate::fleet::testing::at;
@@ -141,5 +150,26 @@ mod tests {
         assert_eq!(behind.get("r/web-0200"), None);
         assert_eq!(behind.get("r/web-1000"), Some(&of(&["a", "b"])));
         assert_eq!(behind.get(OTHERS), Some(&of(&["a"])));
+    }
+
+    #[test]
+    fn the_freezes_of_the_fuse_are_counted_apart() {
+        let freeze = |by: &str| -> Freeze {
+            serde_json::from_value(serde_json::json!({
+                "id": "1", "reason": "x", "by": by, "since": at(0), "until": at(60),
+            }))
+            .unwrap()
+        };
+        let freezes = vec![freeze("operator"), freeze(BY_FUSE), freeze("operator")];
+        let figures = FleetFigures {
+            images: FleetImages { freezes, ..FleetImages::default() },
+            leases: 0,
+            answers: [0; 3],
+            polls: 0,
+            now: at(1),
+        };
+        let text = String::from_utf8(metrics::text(figures.families()).unwrap()).unwrap();
+        assert!(text.contains("evenkeel_warden_freezes 3\n"), "{text}");
+        assert!(text.contains("evenkeel_warden_fuse_freezes 1\n"), "{text}");
     }
 }
