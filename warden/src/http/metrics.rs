@@ -136,6 +136,7 @@ pub(super) async fn metrics(api: Api, request: Request) -> Response {
     let is_known = state.is_read();
     let fleet = is_known.then(|| FleetFigures {
         images: api.collector.fleet_images(),
+        withheld: api.collector.withheld_digests(),
         leases: api.collector.live_leases(),
         answers: api.collector.answers(),
         polls: api.polls.taken(),
