@@ -273,6 +273,11 @@ impl View<'_> {
                 flag(self.fleet.link == Link::Present),
             ),
             single(
+                "evenkeel_fleet_away",
+                "1 while a warden is configured and none responds.",
+                flag(matches!(self.fleet.link, Link::Away { .. })),
+            ),
+            single(
                 "evenkeel_fleet_revision",
                 "Revision of the fleet decisions in force on this machine.",
                 self.fleet.revision as f64,

@@ -164,6 +164,22 @@ fn services_that_are_left_out_are_counted() {
 }
 
 #[test]
+fn a_fleet_that_is_away_differs_from_no_fleet() {
+    let since = Timestamp::UNIX_EPOCH;
+    for (link, expected) in [
+        (Link::None, (0.0, 0.0)),
+        (Link::Unknown, (0.0, 0.0)),
+        (Link::Present, (1.0, 0.0)),
+        (Link::Away { since }, (0.0, 1.0)),
+    ] {
+        let fleet = FleetView { link, ..FleetView::default() };
+        let text = scrape_with(&Metrics::new(), vec![service("web")], Vec::new(), &fleet);
+        let series = series(&text);
+        assert_eq!((series["evenkeel_fleet_reachable"], series["evenkeel_fleet_away"]), expected, "{link:?}");
+    }
+}
+
+#[test]
 fn unmeasured_values_are_omitted() {
     let mut measured = service("web");
     measured.has_stats = true;
