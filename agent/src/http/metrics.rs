@@ -251,6 +251,11 @@ impl View<'_> {
             ),
             single("evenkeel_services", "Configured services.", self.report.services.len() as f64),
             single(
+                "evenkeel_services_left_out",
+                "Services that are not watched because of faults in their configuration.",
+                self.report.left_out.len() as f64,
+            ),
+            single(
                 "evenkeel_last_poll_timestamp_seconds",
                 "End of the last poll cycle; 0 before the first.",
                 seconds(self.polls.last_poll),
@@ -266,6 +271,11 @@ impl View<'_> {
                 "evenkeel_fleet_reachable",
                 "1 while a warden that manages the fleet responds.",
                 flag(self.fleet.link == Link::Present),
+            ),
+            single(
+                "evenkeel_fleet_away",
+                "1 while a warden is configured and none responds.",
+                flag(matches!(self.fleet.link, Link::Away { .. })),
             ),
             single(
                 "evenkeel_fleet_revision",

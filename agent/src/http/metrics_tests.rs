@@ -3,11 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_common::testing::service_status as service;
-use evenkeel_common::wire::FailedUpdate;
+use evenkeel_common::wire::{FailedUpdate, LeftOutService};
 
 use super::*;
 
 fn scrape(metrics: &Metrics, services: Vec<ServiceStatus>) -> String {
+    scrape_with(metrics, services, Vec::new(), &FleetView::default())
+}
+
+fn scrape_with(
+    metrics: &Metrics,
+    services: Vec<ServiceStatus>,
+    left_out: Vec<LeftOutService>,
+    fleet: &FleetView,
+) -> String {
     let queues: [(String, Depth); 1] = [("file".to_owned(), Arc::new(|| 3))];
     let view = View {
         report: &StatusReport {
@@ -17,12 +26,12 @@ fn scrape(metrics: &Metrics, services: Vec<ServiceStatus>) -> String {
             poll_count: 0,
             services,
             engine_error: None,
-            left_out: Vec::new(),
+            left_out,
             undelivered: Vec::new(),
         },
         polls: &PollState::default(),
         engine: &EngineHealth { error: None, checks: 5, consecutive_failures: 0 },
-        fleet: &FleetView::default(),
+        fleet,
         stream_clients: 2,
         queues: &queues,
         deliveries: &[crate::audit::DeliveryStats {
@@ -144,6 +153,32 @@ fn a_rollback_that_has_failed_differs_from_one_that_worked() {
         series["evenkeel_service_rollback_failed{service=\"web\"}"]
     };
     assert_eq!((value(true), value(false)), (0.0, 1.0));
+}
+
+#[test]
+fn services_that_are_left_out_are_counted() {
+    let blog = LeftOutService { name: "blog".to_owned(), reason: "images: is empty".to_owned() };
+    for (left_out, expected) in [(Vec::new(), 0.0), (vec![blog], 1.0)] {
+        let text = scrape_with(&Metrics::new(), vec![service("web")], left_out, &FleetView::default());
+        let series = series(&text);
+        assert_eq!((series["evenkeel_services"], series["evenkeel_services_left_out"]), (1.0, expected));
+    }
+}
+
+#[test]
+fn a_fleet_that_is_away_differs_from_no_fleet() {
+    let since = Timestamp::UNIX_EPOCH;
+    for (link, expected) in [
+        (Link::None, (0.0, 0.0)),
+        (Link::Unknown, (0.0, 0.0)),
+        (Link::Present, (1.0, 0.0)),
+        (Link::Away { since }, (0.0, 1.0)),
+    ] {
+        let fleet = FleetView { link, ..FleetView::default() };
+        let text = scrape_with(&Metrics::new(), vec![service("web")], Vec::new(), &fleet);
+        let series = series(&text);
+        assert_eq!((series["evenkeel_fleet_reachable"], series["evenkeel_fleet_away"]), expected, "{link:?}");
+    }
 }
 
 #[test]

@@ -189,6 +189,12 @@ impl Collector {
         self.fleet.view().images(ids, self.clock.now())
     }
 
+    /// Returns the number of withheld digests that matter to the machines that still report.
+    pub fn withheld_digests(&self) -> usize {
+        let ids = self.lock().ids().to_vec();
+        self.fleet.view().withheld(&ids, self.clock.now())
+    }
+
     /// Returns the number of leases in force.
     pub fn live_leases(&self) -> usize {
         self.fleet.view().live_leases(self.clock.now())

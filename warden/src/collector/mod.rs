@@ -54,6 +54,11 @@ impl StoreState {
         let unread = (!self.is_read).then_some("it has not been read yet");
         self.write.as_deref().or(self.read.as_deref()).or(unread)
     }
+
+    /// Reports whether the store has ever been read completely. Until then, nothing is known about the fleet.
+    pub fn is_read(&self) -> bool {
+        self.is_read
+    }
 }
 
 /// The state shared by the endpoints and the heartbeat.

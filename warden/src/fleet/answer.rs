@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::decisions::{Decisions, covers};
 use super::entry::format_duration;
-use super::inventory::Reported;
+use super::inventory::{Reported, is_recent};
 use super::lease::{Holder, Leases};
 use super::verdict::{DigestRecord, Verdict};
 pub use crate::config::Rules;
@@ -21,8 +21,6 @@ const MAX_RETRY: u64 = 300;
 const SPENT_RETRY: u64 = 120;
 /// How many agents a sentence names.
 const MAX_NAMED: usize = 8;
-/// A machine that has not reported for this long is not waited for.
-const MAX_REPORT_AGE: SignedDuration = SignedDuration::from_hours(24);
 /// A machine in a lower ring that has not found the digest this long after the asking one follows another tag.
 const SPREAD: SignedDuration = SignedDuration::from_hours(24);
 
@@ -146,7 +144,7 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
         .filter(|(agent, reported)| {
             *agent != asking.agent
                 && reported.inventory.ring < ring
-                && now.duration_since(reported.at) < MAX_REPORT_AGE
+                && is_recent(reported.at, now)
                 && reported.images_of(of).next().is_some()
         })
         .collect();
@@ -263,7 +261,7 @@ fn held_by_trials(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Opt
 fn has_others(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> bool {
     facts.machines.iter().any(|(agent, reported)| {
         *agent != asking.agent
-            && now.duration_since(reported.at) < MAX_REPORT_AGE
+            && is_recent(reported.at, now)
             && reported.images_of(asking.repository).next().is_some()
     })
 }

@@ -18,6 +18,14 @@ const MAX_PAST: usize = 64;
 /// after this time.
 const UNPROVEN: SignedDuration = SignedDuration::from_hours(1);
 
+/// A machine that has not reported for this long is not waited for, and is not part of the figures: it may be switched off.
+const MAX_AGE: SignedDuration = SignedDuration::from_hours(24);
+
+/// Reports whether a report that arrived then still says something about its machine.
+pub fn is_recent(at: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(at) < MAX_AGE
+}
+
 /// The latest report of one machine: a value of the store, see [`name`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reported {

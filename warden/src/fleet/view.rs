@@ -287,6 +287,15 @@ impl View {
         failed
     }
 
+    /// Returns the number of withheld digests that matter to those of these machines that still report.
+    pub fn withheld(&self, machines: &[String], now: Timestamp) -> usize {
+        let is_recent = |machine: &&String| {
+            self.inventory(machine).is_some_and(|reported| inventory::is_recent(reported.at, now))
+        };
+        let machines: Vec<String> = machines.iter().filter(is_recent).cloned().collect();
+        self.in_use(self.decisions.failed.clone(), &machines).len()
+    }
+
     /// Returns the size, in bytes, that the images of one machine may take in the map; `None` if all fit. Machines that
     /// need less leave the rest to the others.
     fn least_share(&self, machines: &[String]) -> Option<usize> {
@@ -435,7 +444,32 @@ pub fn csv(images: &FleetImages) -> String {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_common::wire::Inventory;
+
     use super::*;
+    use crate::fleet::state::bytes;
+    use crate::fleet::testing::at;
+
+    #[test]
+    fn a_machine_that_no_longer_reports_counts_no_digest_as_withheld() {
+        let failed: FailedDigest = serde_json::from_value(serde_json::json!({
+            "repository": "r/web", "digest": "bad", "agents": ["a"], "since": at(0),
+        }))
+        .unwrap();
+        let decisions = Decisions { failed: vec![failed], ..Decisions::default() };
+        let image = serde_json::from_str(r#"{"service":"web","image":"r/web:1","blocked":"bad"}"#).unwrap();
+        let report = Reported::new(None, Inventory { ring: 0, images: vec![image] }, at(0));
+        let mut view = View::default();
+        view.apply(DECISIONS, 1, &bytes(&decisions));
+        view.apply(&inventory::name("a"), 2, &bytes(&report));
+        let machines = ["a".to_owned()];
+        let counted = |seconds| {
+            let shown = view.images(machines.to_vec(), at(seconds)).failed;
+            (view.withheld(&machines, at(seconds)), shown.len())
+        };
+        assert_eq!(counted(24 * 3600 - 1), (1, 1));
+        assert_eq!(counted(24 * 3600), (0, 1), "the map still shows it");
+    }
 
     #[test]
     fn a_cell_is_neither_a_formula_nor_several_cells() {

@@ -7,6 +7,9 @@ use evenkeel_common::wire::FleetImages;
 use jiff::Timestamp;
 use prometheus::proto::MetricFamily;
 
+use crate::fleet::decisions::BY_FUSE;
+use crate::fleet::inventory::is_recent;
+
 /// How many images of one machine have series of their own: the first by name. The others are counted together, because a
 /// series stays in a scraper's database, and a machine can report ever new names.
 const MAX_NAMED: usize = 200;
@@ -24,6 +27,8 @@ struct Behind<'a> {
 /// The current state of the fleet.
 pub(super) struct FleetFigures {
     pub(super) images: FleetImages,
+    /// Withheld digests that matter to the machines that still report.
+    pub(super) withheld: usize,
     pub(super) leases: usize,
     /// Requests answered with go, wait, and no.
     pub(super) answers: [u64; 3],
@@ -33,7 +38,7 @@ pub(super) struct FleetFigures {
 }
 
 impl FleetFigures {
-    /// Returns the machines that are behind, by image.
+    /// Returns the machines that are behind, by image. One that no longer reports may be switched off, so it is not.
     fn behind(&self) -> BTreeMap<&str, Behind<'_>> {
         let mut behind: BTreeMap<&str, Behind<'_>> = BTreeMap::new();
         let mut named: BTreeMap<&str, usize> = BTreeMap::new();
@@ -48,7 +53,7 @@ impl FleetFigures {
             }
             let label = if is_named { image.repository.as_str() } else { OTHERS };
             let of_image = behind.entry(label).or_default();
-            for cell in &image.cells {
+            for cell in image.cells.iter().filter(|cell| is_recent(cell.reported, self.now)) {
                 let Some(since) = cell.image.behind_since else { continue };
                 of_image.seconds = of_image.seconds.max(self.now.duration_since(since).as_secs_f64());
                 of_image.machines.insert(&cell.machine);
@@ -60,6 +65,7 @@ impl FleetFigures {
     /// Returns all metrics of the fleet.
     pub(super) fn families(&self) -> Vec<MetricFamily> {
         let behind = self.behind();
+        let by_fuse = self.images.freezes.iter().filter(|freeze| freeze.by == BY_FUSE).count();
         vec![
             family(
                 "evenkeel_warden_behind_seconds",
@@ -76,9 +82,14 @@ impl FleetFigures {
             ),
             single("evenkeel_warden_freezes", "Freezes in force.", self.images.freezes.len() as f64),
             single(
+                "evenkeel_warden_fuse_freezes",
+                "Freezes in force that the fuse has set after rollbacks of several images.",
+                by_fuse as f64,
+            ),
+            single(
                 "evenkeel_warden_withheld_digests",
                 "Digests that failed on more machines than they were proven on, and that a machine runs, is offered or has blocked.",
-                self.images.failed.len() as f64,
+                self.withheld as f64,
             ),
             single(
                 "evenkeel_warden_leases",
@@ -104,7 +115,8 @@ fn of<'a>(image: &&'a str) -> [(&'static str, &'a str); 1] {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_common::wire::{FleetCell, FleetImage};
+    use evenkeel_common::metrics;
+    use evenkeel_common::wire::{FleetCell, FleetImage, Freeze};
 
     use super::*;
     use crate::fleet::testing::at;
@@ -126,6 +138,7 @@ mod tests {
         images.push(image(1000, &["a", "b"]));
         let figures = FleetFigures {
             images: FleetImages { images, ..FleetImages::default() },
+            withheld: 0,
             leases: 0,
             answers: [0; 3],
             polls: 0,
@@ -141,5 +154,41 @@ mod tests {
         assert_eq!(behind.get("r/web-0200"), None);
         assert_eq!(behind.get("r/web-1000"), Some(&of(&["a", "b"])));
         assert_eq!(behind.get(OTHERS), Some(&of(&["a"])));
+    }
+
+    #[test]
+    fn a_machine_that_no_longer_reports_is_not_behind() {
+        let behind = |seconds| {
+            let images = FleetImages { images: vec![image(0, &["a"])], ..FleetImages::default() };
+            let figures =
+                FleetFigures { images, withheld: 0, leases: 0, answers: [0; 3], polls: 0, now: at(seconds) };
+            let behind = figures.behind();
+            let of_image = behind.get("r/web-0000").expect("its series stays");
+            (of_image.machines.len(), of_image.seconds)
+        };
+        assert_eq!(behind(86_399), (1, 86_399.0));
+        assert_eq!(behind(86_400), (0, 0.0));
+    }
+
+    #[test]
+    fn the_freezes_of_the_fuse_are_counted_apart() {
+        let freeze = |by: &str| -> Freeze {
+            serde_json::from_value(serde_json::json!({
+                "id": "1", "reason": "x", "by": by, "since": at(0), "until": at(60),
+            }))
+            .unwrap()
+        };
+        let freezes = vec![freeze("operator"), freeze(BY_FUSE), freeze("operator")];
+        let figures = FleetFigures {
+            images: FleetImages { freezes, ..FleetImages::default() },
+            withheld: 0,
+            leases: 0,
+            answers: [0; 3],
+            polls: 0,
+            now: at(1),
+        };
+        let text = String::from_utf8(metrics::text(figures.families()).unwrap()).unwrap();
+        assert!(text.contains("evenkeel_warden_freezes 3\n"), "{text}");
+        assert!(text.contains("evenkeel_warden_fuse_freezes 1\n"), "{text}");
     }
 }

@@ -53,7 +53,7 @@ impl Metrics {
         machines: &[Machine],
         streams: usize,
         store: &StoreFigures,
-        fleet: &FleetFigures,
+        fleet: Option<&FleetFigures>,
     ) -> Result<Vec<u8>, prometheus::Error> {
         let refused = ["unauthorised", "malformed", "too_many", "slowed", "store_away"]
             .into_iter()
@@ -90,7 +90,9 @@ impl Metrics {
             ),
         ]);
         families.extend(store.families());
-        families.extend(fleet.families());
+        if let Some(fleet) = fleet {
+            families.extend(fleet.families());
+        }
         metrics::text(families)
     }
 }
@@ -122,22 +124,26 @@ pub(super) async fn metrics(api: Api, request: Request) -> Response {
     {
         return refused.reply("api.token is needed as bearer token");
     }
-    let is_up = api.collector.store_state().borrow().error().is_none();
+    let state = api.collector.store_state().borrow().clone();
     let store = StoreFigures {
-        is_up,
+        is_up: state.error().is_none(),
         figures: api.collector.figures(),
         usage: api.collector.keep().usage().await.ok(),
         clock_ahead: api.collector.keep().clock_ahead(),
         now: api.clock.now(),
     };
-    let fleet = FleetFigures {
+    // Zeros in place of unknown figures would make the stored counters look as if they had just risen.
+    let is_known = state.is_read();
+    let fleet = is_known.then(|| FleetFigures {
         images: api.collector.fleet_images(),
+        withheld: api.collector.withheld_digests(),
         leases: api.collector.live_leases(),
         answers: api.collector.answers(),
         polls: api.polls.taken(),
         now: api.clock.now(),
-    };
-    match api.metrics.text(&api.collector.machines(), api.streams.taken(), &store, &fleet) {
+    });
+    let machines = if is_known { api.collector.machines() } else { Vec::new() };
+    match api.metrics.text(&machines, api.streams.taken(), &store, fleet.as_ref()) {
         Ok(text) => {
             let mut response = Response::new(text.into());
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT_FORMAT));

@@ -281,6 +281,7 @@ async fn the_map_shows_what_machines_report() {
         "evenkeel_warden_behind_machines{image=\"r:5000/web\"} 1",
         "evenkeel_warden_leases 1",
         "evenkeel_warden_freezes 0",
+        "evenkeel_warden_fuse_freezes 0",
         "evenkeel_warden_answers_total{answer=\"go\"} 1",
     ] {
         assert!(metrics.contains(line), "{line} is not in {metrics}");

@@ -1,6 +1,7 @@
 //! Stores that go back, are damaged, or have just been opened: what is read again, and which agents report again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{eventually, in_memory, new_collector};
+use crate::support::{A, API_TOKEN, TestWarden, entry, eventually, in_memory, new_collector, status};
 
 /// A store that can be replaced by another one while wardens use it, with or without damage: a database that was restored
 /// from a backup, or a damaged file.
@@ -26,6 +27,7 @@ struct Restored {
     /// The store that the session which reads what is new still sees, if it is another one.
     watched: Mutex<Option<Arc<dyn Keep>>>,
     damage: Mutex<Option<String>>,
+    is_unreadable: AtomicBool,
     writes: Mutex<Writes>,
     /// The time of a round trip to the database.
     trip: Mutex<Duration>,
@@ -47,6 +49,7 @@ impl Restored {
             keep: Mutex::new(keep),
             watched: Mutex::default(),
             damage: Mutex::default(),
+            is_unreadable: AtomicBool::default(),
             writes: Mutex::default(),
             trip: Mutex::default(),
         })
@@ -78,6 +81,9 @@ impl Keep for Restored {
         }
     }
     async fn news(&self, after: Position, limit: usize) -> Result<News, KeepError> {
+        if self.is_unreadable.load(Ordering::Relaxed) {
+            return Err(KeepError("connection refused".to_owned()));
+        }
         let watched = self.watched.lock().clone();
         watched.unwrap_or_else(|| self.now()).news(after, limit).await
     }
@@ -254,4 +260,29 @@ async fn agents_without_a_report_are_asked_for_it_once_the_store_has_been_read()
     assert_eq!(expected(true), [false, false], "the report follows the first poll of a series");
     task.prepare().await;
     assert_eq!(expected(false), [false, false], "they are asked once");
+}
+
+/// Zeros until then would be a reset of the counters, after which the stored totals look like new entries.
+#[tokio::test]
+async fn the_metrics_have_no_figures_of_machines_and_fleet_until_the_store_has_been_read() {
+    let keep = Restored::new(in_memory());
+    let before = TestWarden::with_store(keep.clone());
+    assert_eq!(status(&before.post(A, &entry(1)).await), 200);
+    before.finish().await;
+    keep.is_unreadable.store(true, Ordering::Relaxed);
+    let warden = TestWarden::with_store(keep.clone());
+    let metrics = async || warden.get("/metrics", &format!("authorization: Bearer {API_TOKEN}\r\n")).await;
+    let unread = metrics().await;
+    assert!(unread.contains("evenkeel_warden_store_up 0"), "{unread}");
+    for name in ["entries_total", "repeated_entries_total", "missing_entries", "freezes", "withheld_digests"]
+    {
+        assert!(!unread.contains(&format!("evenkeel_warden_{name}")), "{name}: {unread}");
+    }
+    keep.is_unreadable.store(false, Ordering::Relaxed);
+    assert_eq!(status(&warden.post(A, &entry(2)).await), 200);
+    let known = metrics().await;
+    for line in [r#"evenkeel_warden_entries_total{agent="a",level="info"} 2"#, "evenkeel_warden_freezes 0"] {
+        assert!(known.contains(line), "{line} is not in {known}");
+    }
+    warden.finish().await;
 }
