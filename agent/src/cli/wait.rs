@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use evenkeel_common::cli::eprint_line;
-use evenkeel_common::wire::{DeployProgress, FailedUpdate, ServiceStatus, TriggerReply};
+use evenkeel_common::wire::{DeployOutcome, DeployProgress, FailedUpdate, ServiceStatus, TriggerReply};
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
@@ -241,7 +241,18 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
 /// Whether nothing speaks against a digest that runs.
 fn is_well_on(record: &ServiceStatus, digest: &str) -> bool {
     let has_failed_rollback = record.failed_update.as_ref().is_some_and(|failed| !failed.rolled_back);
-    record.blocked.as_deref() != Some(digest) && !has_failed_rollback && record.healthy != Some(false)
+    // It may run without having been proven: its own probation waits, or has ended without a verdict.
+    let waits = record.waiting.as_ref().is_some_and(|waiting| waiting.digest == digest);
+    let is_open = record.errored.is_some()
+        && record
+            .last_deployment
+            .as_ref()
+            .is_some_and(|last| matches!(last.outcome, DeployOutcome::Failed | DeployOutcome::Inconclusive));
+    record.blocked.as_deref() != Some(digest)
+        && !has_failed_rollback
+        && !waits
+        && !is_open
+        && record.healthy != Some(false)
 }
 
 fn digests(record: &ServiceStatus) -> Vec<String> {
@@ -283,7 +294,7 @@ fn seconds(time: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use evenkeel_common::testing::service_status;
-    use evenkeel_common::wire::{ImageRecord, RequestedChecks, Waiting};
+    use evenkeel_common::wire::{ImageRecord, LastDeployment, RequestedChecks, Waiting};
 
     use super::*;
 
@@ -311,6 +322,10 @@ mod tests {
     fn outcome(wait: &Wait, record: &ServiceStatus, number: Option<u64>) -> Option<(Outcome, String)> {
         let before = Before { updates: 0, rollbacks: 0 };
         ended(wait, record, before, number).map(|end| (end.outcome, end.reason))
+    }
+
+    fn deployment(outcome: DeployOutcome) -> LastDeployment {
+        LastDeployment { at: Timestamp::UNIX_EPOCH, outcome, outage_seconds: None }
     }
 
     fn waiting(gate: &str) -> Waiting {
@@ -409,6 +424,23 @@ mod tests {
         assert_eq!(of(&blocked), Some(Outcome::Failed), "it runs because its rollback has failed");
         let down = ServiceStatus { healthy: Some(false), errored: Some("it fails".to_owned()), ..runs() };
         assert_eq!(of(&down), Some(Outcome::Failed));
+    }
+
+    #[test]
+    fn the_digest_that_was_asked_for_must_not_run_unproven() {
+        let asked = Wait { digest: Some(DIGEST.to_owned()), ..wait() };
+        let of = |record: &ServiceStatus| outcome(&asked, record, Some(1)).map(|(outcome, _)| outcome);
+        let own = Waiting { digest: DIGEST.to_owned(), ..waiting("freeze") };
+        let waits = ServiceStatus { waiting: Some(own), ..record(1, 1, false) };
+        assert_eq!(of(&waits), Some(Outcome::Held), "its probation waits");
+        let errored = |how: DeployOutcome| ServiceStatus {
+            errored: Some("its containers were stopped".to_owned()),
+            last_deployment: Some(deployment(how)),
+            ..record(1, 1, false)
+        };
+        assert_eq!(of(&errored(DeployOutcome::Inconclusive)), Some(Outcome::Failed), "without a verdict");
+        assert_eq!(of(&errored(DeployOutcome::Failed)), Some(Outcome::Failed), "its probation failed");
+        assert_eq!(of(&errored(DeployOutcome::Succeeded)), Some(Outcome::UpToDate), "of another image");
     }
 
     #[test]
