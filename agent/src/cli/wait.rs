@@ -88,6 +88,8 @@ struct Before {
     updates: u64,
     /// When the check was requested: a deployment that was joined may have been that of an earlier image.
     rollbacks: u64,
+    /// At the same time: when the last deployment had ended.
+    deployed: Option<Timestamp>,
 }
 
 /// Requests a check and waits for its end. A deployment that is in progress is followed first.
@@ -95,7 +97,11 @@ pub(super) async fn run(wait: &Wait, client: &Client, json: bool) -> Result<Outc
     let deadline = Instant::now() + wait.limit;
     let mut progress = Progress::default();
     let mut record = look(wait, client, false).await?;
-    let mut before = Before { updates: record.updates_total, rollbacks: record.rollbacks_total };
+    let mut before = Before {
+        updates: record.updates_total,
+        rollbacks: record.rollbacks_total,
+        deployed: deployed_at(&record),
+    };
     // The number of the check that decides; `None` until it is requested.
     let mut number = None;
     let mut requests = 0;
@@ -110,7 +116,7 @@ pub(super) async fn run(wait: &Wait, client: &Client, json: bool) -> Result<Outc
             match request(wait, client).await? {
                 TriggerReply::Triggered { .. } => {
                     if number.is_none() {
-                        before.rollbacks = record.rollbacks_total;
+                        (before.rollbacks, before.deployed) = (record.rollbacks_total, deployed_at(&record));
                     }
                     record = look(wait, client, true).await?;
                     number = Some(requested(&record).max(1));
@@ -188,6 +194,11 @@ pub(super) fn requested(record: &ServiceStatus) -> u64 {
     record.requested_checks.map_or(0, |checks| checks.requested)
 }
 
+/// When the last deployment ended.
+pub(super) fn deployed_at(record: &ServiceStatus) -> Option<Timestamp> {
+    record.last_deployment.as_ref().map(|last| last.at)
+}
+
 /// Returns the end if the record decides it. `number`: the check that decides.
 fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64>) -> Option<End> {
     if record.deploying {
@@ -198,7 +209,7 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
         let checks = record.requested_checks?;
         (!checks.undecided && checks.ended >= number?).then_some(())
     };
-    // What else fails leaves `errored` or a block; the failures of the record include the healer's.
+    // What else fails leaves `errored`, a block, or the gate `snapshot`; the failures of the record include the healer's.
     if number.is_some() && record.rollbacks_total > before.rollbacks {
         let update = record.failed_update.as_ref();
         let reason = update.map(|update| format!("{}: {}", update.image, update.reason));
@@ -218,7 +229,13 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
         return failed(errored.clone());
     }
     if let Some(waiting) = &record.waiting {
-        let outcome = if waiting.gate == "blocked" { Outcome::Failed } else { Outcome::Held };
+        let has_failed = match waiting.gate.as_str() {
+            "blocked" => true,
+            // It may wait because the data could not be copied just now.
+            "snapshot" => has_failed_since(record, before),
+            _ => false,
+        };
+        let outcome = if has_failed { Outcome::Failed } else { Outcome::Held };
         let held = end(wait, record, outcome, format!("{}: {}", waiting.gate, waiting.why));
         return Some(End { gate: Some(waiting.gate.clone()), ..held });
     }
@@ -236,6 +253,12 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
         return failed(format!("{wanted} does not run; what runs: {runs}"));
     }
     Some(end(wait, record, good, digests.join(", ")))
+}
+
+/// Whether a deployment has failed since the check was requested.
+fn has_failed_since(record: &ServiceStatus, before: Before) -> bool {
+    let last = record.last_deployment.as_ref();
+    last.is_some_and(|last| last.outcome == DeployOutcome::Failed && Some(last.at) != before.deployed)
 }
 
 /// Whether nothing speaks against a digest that runs.
@@ -320,7 +343,7 @@ mod tests {
     }
 
     fn outcome(wait: &Wait, record: &ServiceStatus, number: Option<u64>) -> Option<(Outcome, String)> {
-        let before = Before { updates: 0, rollbacks: 0 };
+        let before = Before { updates: 0, rollbacks: 0, deployed: None };
         ended(wait, record, before, number).map(|end| (end.outcome, end.reason))
     }
 
@@ -374,6 +397,28 @@ mod tests {
         assert_eq!(of(&blocked), Some(Outcome::Failed));
         let refused = ServiceStatus { waiting: Some(waiting("blocked")), ..done(0, 0) };
         assert_eq!(of(&refused), Some(Outcome::Failed));
+    }
+
+    #[test]
+    fn a_copy_of_the_data_that_failed_is_no_gate_that_holds_the_update() {
+        let after = |gate: &str, how: DeployOutcome, before: Option<Timestamp>| {
+            let record = ServiceStatus {
+                waiting: Some(waiting(gate)),
+                last_deployment: Some(deployment(how)),
+                ..record(1, 1, false)
+            };
+            let before = Before { updates: 0, rollbacks: 0, deployed: before };
+            ended(&wait(), &record, before, Some(1)).map(|end| end.outcome)
+        };
+        assert_eq!(after("snapshot", DeployOutcome::Failed, None), Some(Outcome::Failed));
+        let known = Some(Timestamp::UNIX_EPOCH);
+        assert_eq!(after("snapshot", DeployOutcome::Failed, known), Some(Outcome::Held), "it failed before");
+        assert_eq!(
+            after("snapshot", DeployOutcome::Succeeded, None),
+            Some(Outcome::Held),
+            "there is no room"
+        );
+        assert_eq!(after("freeze", DeployOutcome::Failed, None), Some(Outcome::Held), "the healer's");
     }
 
     #[test]
