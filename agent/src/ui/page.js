@@ -593,9 +593,10 @@ function unwell(s) {
 const isDown = (s) => ["blocked", "errored", "not_found"].includes(s.status) && s.healthy === false && !s.deploy;
 
 // Why an image is blocked, and what became of its service.
-function blockedText({ name, failed_update: failed }) {
+function blockedText({ name, blocked, failed_update: failed }) {
   if (!failed) return `Blocked after a rollback${blame(name)}`;
-  if (failed.by_hand) return "Blocked: an earlier image was put back by hand.";
+  if (failed.by_hand && (!failed.digest || failed.digest === blocked)) return "Blocked: an earlier image was put back by hand.";
+  if (failed.by_hand) return "Blocked: it failed here before.";
   return `${failed.rolled_back ? "Blocked after a rollback" : "The rollback failed, and nothing more is tried"}: ${failed.reason}`;
 }
 

@@ -139,6 +139,10 @@ fn a_service_that_is_down_and_a_rollback_that_failed_are_told() {
     assert!(!browser.text("#rows .note:not(.is-waiting)").contains("down"));
     show("blocked", &blocked(true, failed(true, true)));
     wait("Blocked: an earlier image was put back by hand.");
+    let mut other = failed(true, true);
+    other["digest"] = json!(NEW.replace('b', "c"));
+    show("blocked", &blocked(true, other));
+    wait("Blocked: it failed here before.");
     for (status, more) in
         [("errored", json!({ "errored": "401" })), ("not_found", json!({ "not_found": NEW }))]
     {

@@ -88,7 +88,9 @@ impl Service {
     /// Why a blocked digest is not deployed.
     pub(in crate::service) fn why_blocked(&self, image: &str, digest: &Digest) -> String {
         let is_of = |failed: &&FailedUpdate| failed.image.split(", ").any(|name| name == image);
-        match self.failed_update().filter(|failed| failed.by_hand).filter(is_of) {
+        // A digest that failed earlier may be blocked again after that.
+        let was_left = self.durable.images.get(image).has_left(digest);
+        match self.failed_update().filter(|failed| failed.by_hand && was_left).filter(is_of) {
             Some(left) => wording::left_by_hand(digest, left.at),
             None => wording::blocked(digest),
         }

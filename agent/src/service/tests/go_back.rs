@@ -217,6 +217,21 @@ fn what_a_person_has_left_is_no_way_back_and_stays_declined_after_one() {
 }
 
 #[test]
+fn a_digest_that_has_failed_is_not_said_to_have_been_left_by_hand() {
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2')]);
+    scenario.asked_back(None);
+    scenario.later(5).check(seen('2', '2')).deploys('1');
+    scenario.later(60).check(seen('2', '1'));
+    let answer = scenario.why().answer;
+    assert!(answer.contains("was left by hand at "), "{answer}");
+    // The tag is set back to one that failed before the person went back.
+    scenario.service.durable.images.of(IMAGE).block(&digest('3'));
+    let answer = scenario.why().answer;
+    assert!(answer.contains(&format!("{} failed here and is blocked", digest('3'))), "{answer}");
+}
+
+#[test]
 fn an_image_that_a_person_has_put_back_stays_until_the_registry_has_another_digest() {
     let mut scenario = put_back();
     assert_eq!(scenario.act(), None, "it is not undone");
