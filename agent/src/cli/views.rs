@@ -313,15 +313,16 @@ pub(super) fn history(records: &[ProvenRecord], terminal: Terminal, now: Timesta
     // The digest is on a line of its own, to be copied as a whole.
     let block = |record: &ProvenRecord| {
         let version = record.version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
+        // What runs may be unknown, for example before the first check.
         let left = match record.left_at {
-            _ if record.runs => "runs".to_owned(),
-            Some(at) => format!("left {}", ago(at, now)),
-            None => "does not run".to_owned(),
+            _ if record.runs => ", runs".to_owned(),
+            Some(at) => format!(", left {}", ago(at, now)),
+            None => String::new(),
         };
         let disk = if record.on_disk { "on disk" } else { "not on disk" };
         let data = if record.snapshot.is_some() { ", with its data" } else { "" };
         let proven = ago(record.proven_at, now);
-        let what = format!("{}{version}: proven {proven}, {left}, {disk}{data}", record.image);
+        let what = format!("{}{version}: proven {proven}{left}, {disk}{data}", record.image);
         terminal.wrap("", &what) + &terminal.wrap("  ", &record.digest)
     };
     records.iter().map(block).collect()
@@ -456,9 +457,9 @@ mod tests {
         let first = "registry.example/team/web:stable 1.28.3: proven 2m00s ago, runs, on disk";
         let second = "registry.example/team/web:stable 1.28.3: proven 2m00s ago, left 1m00s ago, not\non disk, with its data";
         assert_eq!(text, format!("{first}\n  {}\n{second}\n  {}\n", digest('b'), digest('a')));
-        // Somebody has put another image in the place of the one that was proven last.
+        // Somebody has put another image in its place, or it is not known what runs.
         let text = history(&[record('b', false, None)], Terminal::with_columns(80), at(120));
-        assert!(text.contains(": proven 2m00s ago, does not run,"), "{text}");
+        assert!(text.contains(": proven 2m00s ago, on disk\n"), "{text}");
     }
 
     #[test]
