@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::answer::{line, show};
 use super::client::{Client, ClientError};
 use super::views;
-use super::wait::{Progress, patiently, requested};
+use super::wait::{Progress, deployed_at, patiently, requested};
 
 /// Time between two looks at the record.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -79,17 +79,20 @@ async fn follow(
         match client.get::<ServiceStatus>(&["status", name]).await {
             Ok(record) => {
                 progress.show(&record);
-                if !record.deploying && record.rollbacks_total > before.rollbacks_total {
+                let is_rolled_back = decided(&record, before);
+                if is_rolled_back == Some(true) {
                     return Ok(ExitCode::SUCCESS);
-                }
-                if !record.deploying && record.failures_total > before.failures_total {
-                    eprint_line(format_args!("evenkeel: {name} was not rolled back: see `evenkeel audit`"));
-                    return Ok(ExitCode::FAILURE);
                 }
                 // Requests are kept in memory only; a deployment that has begun survives a restart.
                 is_forgotten |= requested(&record) < requests;
                 requests = requests.max(requested(&record));
-                if is_forgotten && !record.deploying {
+                let is_over = is_forgotten && !record.deploying;
+                let has_begun = deployed_at(&record) != deployed_at(before);
+                if is_rolled_back == Some(false) || (is_over && has_begun) {
+                    eprint_line(format_args!("evenkeel: {name} was not rolled back: see `evenkeel audit`"));
+                    return Ok(ExitCode::FAILURE);
+                }
+                if is_over {
                     eprint_line(format_args!(
                         "evenkeel: the agent was restarted, or {name} was changed by a reload, before the rollback \
                          began; nothing was done, so ask again"
@@ -106,5 +109,43 @@ async fn follow(
             return Ok(ExitCode::from(EXIT_UNDECIDED));
         }
         sleep(PAUSE).await;
+    }
+}
+
+/// Whether the service was rolled back, once that is decided. What the healer can't restart meanwhile does not count.
+fn decided(record: &ServiceStatus, before: &ServiceStatus) -> Option<bool> {
+    if record.deploying {
+        return None;
+    }
+    if record.rollbacks_total > before.rollbacks_total {
+        return Some(true);
+    }
+    let checks = record.requested_checks.filter(|checks| checks.requested > requested(before))?;
+    (!checks.undecided).then_some(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_common::testing::service_status;
+    use evenkeel_common::wire::RequestedChecks;
+
+    use super::*;
+
+    #[test]
+    fn only_the_check_that_the_rollback_has_requested_decides_that_it_failed() {
+        let record = |requested: u64, undecided: bool| ServiceStatus {
+            requested_checks: Some(RequestedChecks { requested, ended: 0, undecided }),
+            ..service_status("web")
+        };
+        let before = record(1, false);
+        assert_eq!(decided(&record(1, false), &before), None, "a restarted agent has forgotten it");
+        assert_eq!(decided(&service_status("web"), &before), None);
+        let restarted = ServiceStatus { failures_total: 1, ..record(2, true) };
+        assert_eq!(decided(&restarted, &before), None, "the healer could not restart a container");
+        assert_eq!(decided(&record(2, false), &before), Some(false));
+        let rolled_back = ServiceStatus { rollbacks_total: 1, ..record(2, false) };
+        assert_eq!(decided(&rolled_back, &before), Some(true));
+        let deploying = ServiceStatus { deploying: true, ..record(2, true) };
+        assert_eq!(decided(&deploying, &before), None);
     }
 }
