@@ -605,11 +605,13 @@ fn unset_variables(output: &str) -> Vec<String> {
     names.into_iter().map(str::to_owned).collect()
 }
 
-/// Returns the variable that a line of compose reports as not set.
+/// Returns the variable that a line of compose reports as not set. Other programs write of variables in other words.
 fn unset_variable(line: &str) -> Option<&str> {
-    let (before, _) = line.split_once("variable is not set")?;
-    let name = before.trim_end().trim_end_matches(['"', '\\']);
-    name.rsplit(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next().filter(|name| !name.is_empty())
+    let (before, _) = line.split_once(" variable is not set")?;
+    let (_, name) = before.rsplit_once("The ")?;
+    let name = name.trim_matches(['"', '\\']);
+    let is_name = |name: &&str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    Some(name).filter(is_name).filter(|name| !name.is_empty())
 }
 
 /// What compose prints before a value that it can't interpolate. The value has any number of lines.

@@ -439,6 +439,25 @@ END
     assert!(!error.output.contains("hunter2") && error.output.contains("TAG"), "{}", error.output);
 }
 
+#[test]
+fn only_composes_own_sentence_is_about_a_variable_that_is_not_set() {
+    for line in [
+        r#"time="2024-05-01T10:00:00Z" level=warning msg="The \"TAG_1\" variable is not set. Defaulting to a blank string.""#,
+        r#"WARN[0000] The "TAG_1" variable is not set. Defaulting to a blank string."#,
+        "The TAG_1 variable is not set. Defaulting to a blank string.",
+    ] {
+        assert_eq!(unset_variable(line), Some("TAG_1"), "{line}");
+    }
+    for line in [
+        "Error response from daemon: this environment variable is not set",
+        "The PATH_TO_DATA environment variable is not set",
+        "The \"\" variable is not set",
+    ] {
+        assert_eq!(unset_variable(line), None, "{line}");
+        assert_eq!(withheld(line), line);
+    }
+}
+
 #[tokio::test]
 async fn a_container_name_conflict_is_retried_a_few_times() {
     let conflict = "echo x >> tries; echo 'Error response from daemon: Conflict. The container name \"/a\" is already in use' >&2";
