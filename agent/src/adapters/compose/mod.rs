@@ -362,9 +362,11 @@ impl ComposeCli {
                     // The version is asked for in a turn of its own.
                     drop(turn);
                     let mismatch = self.api_mismatch(&output, folder).await;
+                    let is_hidden = is_read_only && tail.is_cut() && !says_before_value(&output);
                     let output = withheld(&output);
                     let ended = ended_from_outside(name, &end, &output);
                     let was_killed = ended.is_some();
+                    let output = if is_hidden { TOO_LONG.to_owned() } else { output };
                     let cause = mismatch.or(ended);
                     let cause = cause.unwrap_or_else(|| self.cause(name, &end, limit, &output));
                     return Err(ComposeError { cause, output, was_killed });
@@ -616,9 +618,16 @@ fn unset_variable(line: &str) -> Option<&str> {
 
 /// What compose prints before a value that it can't interpolate. The value has any number of lines.
 const ADVICE: &str = "You may need to escape any $ with another $";
+/// In place of an error of which only the end is known, which may be that of a value.
+const TOO_LONG: &str = "compose's error is not shown: it is too long, and may contain a password";
 /// What compose prints in a line before a value, or before a line or the rest of an env file.
 const BEFORE_VALUES: [&str; 4] =
     ["nvalid template: ", " in variable name ", "unterminated quoted value ", " near \""];
+
+/// Whether the advice is before the value, which then can be told from the rest. Other versions print it after the value.
+fn says_before_value(output: &str) -> bool {
+    output.lines().any(|line| line.starts_with(ADVICE))
+}
 
 /// Removes from compose's output what may be a password (DECISIONS 2).
 fn withheld(output: &str) -> String {

@@ -372,6 +372,35 @@ async fn a_value_that_compose_can_not_use_is_in_no_error() {
 }
 
 #[tokio::test]
+async fn of_an_error_whose_beginning_is_not_kept_nothing_is_shown() {
+    let advice = "You may need to escape any $ with another $.";
+    let format = "invalid interpolation format for services.db.environment.X";
+    for length in [9_000, 100_000] {
+        let value = "hunter2\n".repeat(length / 8);
+        let line = "hunter2".repeat(length / 7);
+        for printed in [
+            format!("{format}.\n{advice}\n{value}"),
+            format!("{format}: \"{line}\". {advice}"),
+            format!("{format}.\n{advice}\n{line}"),
+            format!("line 3: unterminated quoted value \"{line}"),
+        ] {
+            let stage = Stage::new("cat printed >&2; exit 15");
+            fs::write(stage.path("printed"), printed).unwrap();
+            let error = scripted().validate(&stage.project()).await.unwrap_err();
+            assert_eq!((error.cause.as_str(), error.output.as_str()), (TOO_LONG, TOO_LONG));
+            assert!(!error.was_killed);
+        }
+    }
+    // The value is told from the rest by what is before it.
+    let stage = Stage::new("cat printed >&2; exit 15");
+    let warnings = "level=warning\n".repeat(1000);
+    fs::write(stage.path("printed"), format!("{warnings}{format}.\n{advice}\nhunter2")).unwrap();
+    let error = scripted().validate(&stage.project()).await.unwrap_err();
+    assert_eq!(error.cause, format!("{format}. {advice}"));
+    assert!(!error.output.contains("hunter2"), "{}", error.output);
+}
+
+#[tokio::test]
 async fn a_run_that_was_ended_from_outside_is_told_from_one_that_failed() {
     let failed = async |script: &str, limit: Duration| {
         let stage = Stage::new(script);
