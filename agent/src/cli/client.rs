@@ -117,11 +117,14 @@ impl Client {
 
     /// Uses the login of the variable, unless the address has one.
     fn with_login(mut self, login: Option<String>) -> Result<Self, ClientError> {
-        let Some(login) = login.filter(|_| self.api == self.shown) else { return Ok(self) };
+        let login = login.filter(|login| !login.is_empty() && self.api == self.shown);
+        let Some(login) = login else { return Ok(self) };
         let invalid = || ClientError::Setup(format!("{LOGIN} is not a login; allowed: user:password"));
         let (user, password) = login.split_once(':').ok_or_else(invalid)?;
-        self.api.set_username(user).map_err(|()| invalid())?;
-        self.api.set_password(Some(password)).map_err(|()| invalid())?;
+        // The URL keeps a % as it is, and what follows it would be decoded.
+        let escaped = |text: &str| text.replace('%', "%25");
+        self.api.set_username(&escaped(user)).map_err(|()| invalid())?;
+        self.api.set_password(Some(&escaped(password))).map_err(|()| invalid())?;
         Ok(self)
     }
 
@@ -518,7 +521,9 @@ mod tests {
             of("https://host/", "operator:p@ss:word").unwrap(),
             "https://operator:p%40ss%3Aword@host/"
         );
+        assert_eq!(of("https://host/", "per%cent:p%41").unwrap(), "https://per%25cent:p%2541@host/");
         assert_eq!(of("https://a:b@host/", "operator:pw").unwrap(), "https://a:b@host/");
+        assert_eq!(of("https://host/", "").unwrap(), "https://host/", "an empty variable counts as none");
         let error = of("https://host/", "hunter2").unwrap_err().to_string();
         assert_eq!(error, "EVENKEEL_API_LOGIN is not a login; allowed: user:password");
     }

@@ -26,9 +26,18 @@ impl Tail {
         self.kept.extend_from_slice(&piece[surplus - from_kept..]);
     }
 
+    fn cleaned(&self) -> String {
+        clean(&String::from_utf8_lossy(&self.kept))
+    }
+
+    /// Reports whether [`Self::text`] lacks the beginning.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut || self.cleaned().len() > OUTPUT_LIMIT
+    }
+
     /// Returns the cleaned text. If the beginning was dropped, the text starts with a whole line.
     pub(crate) fn text(&self) -> String {
-        let text = clean(&String::from_utf8_lossy(&self.kept));
+        let text = self.cleaned();
         let end = clip_start(&text, OUTPUT_LIMIT);
         let cut = self.cut || end.len() < text.len();
         let whole = match end.split_once('\n') {
@@ -321,7 +330,16 @@ mod tests {
                 text.len() <= OUTPUT_LIMIT && text.starts_with("x\n") && text.ends_with("last"),
                 "{size}"
             );
+            assert!(tail.is_cut(), "{size}");
         }
+    }
+
+    #[test]
+    fn what_is_removed_in_cleaning_is_no_part_that_is_missing() {
+        let mut tail = Tail::default();
+        tail.push("\u{1b}[31mred\n".repeat(1500).as_bytes());
+        assert!(!tail.is_cut());
+        assert_eq!(tail.text().lines().count(), 1500);
     }
 
     #[test]
@@ -353,7 +371,10 @@ mod tests {
                 "read tcp 127.0.0.1:51234->127.0.0.1:5000: read: connection reset by peer".to_owned(),
                 "read tcp <address>: read: connection reset by peer",
             ),
-            ("proxy 127.0.0.1:51234->127.0.0.1:5000: reset".to_owned(), "proxy 127.0.0.1->127.0.0.1:5000: reset"),
+            (
+                "proxy 127.0.0.1:51234->127.0.0.1:5000: reset".to_owned(),
+                "proxy 127.0.0.1->127.0.0.1:5000: reset",
+            ),
             (
                 "Get \"https://r.example/v2/\": dial tcp 104.18.124.25:443: i/o timeout".to_owned(),
                 "Get \"https://r.example/v2/\": dial tcp <address>: i/o timeout",

@@ -228,12 +228,12 @@ async fn a_token_query_reaches_the_service_in_full() {
 #[tokio::test]
 async fn logins_are_found_in_the_docker_configuration() {
     let docker = Docker::login("https://index.docker.io/v1/", "hub:p:w");
-    let hub = docker.credentials().for_host("docker.io").await;
+    let hub = docker.credentials().for_name("docker.io").await;
     assert_eq!(hub, Ok(Some(Login::UsernamePassword { username: "hub".into(), password: "p:w".into() })));
-    assert_eq!(docker.credentials().for_host("ghcr.io").await, Ok(None));
-    assert_eq!(anonymous().for_host("ghcr.io").await, Ok(None));
+    assert_eq!(docker.credentials().for_name("ghcr.io").await, Ok(None));
+    assert_eq!(anonymous().for_name("ghcr.io").await, Ok(None));
     assert_eq!(
-        Credentials::new(Some("/nowhere".into()), OsString::new()).for_host("ghcr.io").await,
+        Credentials::new(Some("/nowhere".into()), OsString::new()).for_name("ghcr.io").await,
         Ok(None)
     );
     assert!(!format!("{hub:?}").contains("p:w"), "{hub:?}");
@@ -242,10 +242,10 @@ async fn logins_are_found_in_the_docker_configuration() {
 #[tokio::test]
 async fn a_broken_configuration_is_an_error_and_not_an_anonymous_request() {
     let docker = Docker::login("ghcr.io", "no colon here");
-    let error = docker.credentials().for_host("ghcr.io").await.expect_err("not name:password").to_string();
+    let error = docker.credentials().for_name("ghcr.io").await.expect_err("not name:password").to_string();
     assert!(error.contains("config.json") && error.contains("ghcr.io"), "{error}");
     std::fs::write(docker.0.path().join("config.json"), "{\"auths\": {").expect("written");
-    let error = docker.credentials().for_host("ghcr.io").await.expect_err("not JSON").to_string();
+    let error = docker.credentials().for_name("ghcr.io").await.expect_err("not JSON").to_string();
     assert!(error.contains("not a Docker configuration"), "{error}");
 }
 
@@ -265,9 +265,9 @@ async fn helpers_are_asked_for_their_hosts_and_the_store_for_all_others() {
     let named = |name: &str| {
         Ok(Some(Login::UsernamePassword { username: name.to_owned(), password: "s3cret".to_owned() }))
     };
-    assert_eq!(credentials.for_host("ecr.example").await, named("get ecr.example"));
-    assert_eq!(credentials.for_host("docker.io").await, named("get https://index.docker.io/v1/"));
-    assert_eq!(credentials.for_host("ghcr.io").await, Ok(Some(Login::IdentityToken("t0ken".into()))));
+    assert_eq!(credentials.for_name("ecr.example").await, named("get ecr.example"));
+    assert_eq!(credentials.for_name("docker.io").await, named("get https://index.docker.io/v1/"));
+    assert_eq!(credentials.for_name("ghcr.io").await, Ok(Some(Login::IdentityToken("t0ken".into()))));
 }
 
 #[tokio::test]
@@ -285,10 +285,10 @@ async fn a_helper_wins_over_the_login_in_the_file_as_in_docker() {
     let ann = |password: &str| {
         Ok(Some(Login::UsernamePassword { username: "ann".to_owned(), password: password.to_owned() }))
     };
-    assert_eq!(credentials.for_host("a.example").await, ann("new"));
-    assert_eq!(credentials.for_host("none.example").await, Ok(None));
-    assert_eq!(credentials.for_host("broken.example").await, ann("old"));
-    assert_eq!(credentials.for_host("file.example").await, ann("old"), "an empty helper means the file");
+    assert_eq!(credentials.for_name("a.example").await, ann("new"));
+    assert_eq!(credentials.for_name("none.example").await, Ok(None));
+    assert_eq!(credentials.for_name("broken.example").await, ann("old"));
+    assert_eq!(credentials.for_name("file.example").await, ann("old"), "an empty helper means the file");
 }
 
 #[tokio::test]
@@ -303,7 +303,7 @@ async fn a_helper_that_fails_is_named_and_its_secrets_are_not() {
         .helper("empty", "echo 'credentials not found in native keychain'; exit 1")
         .helper("junk", "echo s3cret");
     let credentials = docker.credentials();
-    let error = async |host: &str| credentials.for_host(host).await.expect_err("it fails").to_string();
+    let error = async |host: &str| credentials.for_name(host).await.expect_err("it fails").to_string();
     assert_eq!(
         error("absent.example").await,
         "credential helper docker-credential-absent for absent.example: not found in PATH"
@@ -321,7 +321,7 @@ async fn a_helper_that_fails_is_named_and_its_secrets_are_not() {
         "credential helper docker-credential-junk for junk.example: its output is not a login in JSON"
     );
     assert!(error("path.example").await.contains("not a helper's name"));
-    assert_eq!(credentials.for_host("empty.example").await, Ok(None));
+    assert_eq!(credentials.for_name("empty.example").await, Ok(None));
 }
 
 #[tokio::test]
@@ -329,7 +329,7 @@ async fn concurrent_requests_share_one_run_of_a_helper() {
     let docker = Docker::new(&serde_json::json!({"credsStore": "slow"}))
         .helper("slow", r#"echo x >> "$0.runs"; sleep 0.2; echo '{"Username":"a","Secret":"b"}'"#);
     let credentials = docker.credentials();
-    let (first, second) = tokio::join!(credentials.for_host("a.example"), credentials.for_host("a.example"));
+    let (first, second) = tokio::join!(credentials.for_name("a.example"), credentials.for_name("a.example"));
     assert!(first.is_ok_and(|login| login.is_some()) && second.is_ok_and(|login| login.is_some()));
     let runs = std::fs::read_to_string(docker.0.path().join("docker-credential-slow.runs")).expect("it ran");
     assert_eq!(runs.lines().count(), 1);
@@ -342,7 +342,7 @@ async fn a_helper_is_killed_with_its_children_when_its_request_is_dropped() {
     let credentials = docker.credentials();
     let pid_file = docker.0.path().join("docker-credential-hangs.pid");
     tokio::select! {
-        _ = credentials.for_host("a.example") => panic!("the helper never responds"),
+        _ = credentials.for_name("a.example") => panic!("the helper never responds"),
         () = exists(&pid_file) => {}
     }
     let pid = std::fs::read_to_string(&pid_file).expect("written");

@@ -362,9 +362,11 @@ impl ComposeCli {
                     // The version is asked for in a turn of its own.
                     drop(turn);
                     let mismatch = self.api_mismatch(&output, folder).await;
+                    let is_hidden = is_read_only && tail.is_cut() && !says_before_value(&output);
                     let output = withheld(&output);
                     let ended = ended_from_outside(name, &end, &output);
                     let was_killed = ended.is_some();
+                    let output = if is_hidden { TOO_LONG.to_owned() } else { output };
                     let cause = mismatch.or(ended);
                     let cause = cause.unwrap_or_else(|| self.cause(name, &end, limit, &output));
                     return Err(ComposeError { cause, output, was_killed });
@@ -605,18 +607,27 @@ fn unset_variables(output: &str) -> Vec<String> {
     names.into_iter().map(str::to_owned).collect()
 }
 
-/// Returns the variable that a line of compose reports as not set.
+/// Returns the variable that a line of compose reports as not set. Other programs write of variables in other words.
 fn unset_variable(line: &str) -> Option<&str> {
-    let (before, _) = line.split_once("variable is not set")?;
-    let name = before.trim_end().trim_end_matches(['"', '\\']);
-    name.rsplit(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next().filter(|name| !name.is_empty())
+    let (before, _) = line.split_once(" variable is not set")?;
+    let (_, name) = before.rsplit_once("The ")?;
+    let name = name.trim_matches(['"', '\\']);
+    let is_name = |name: &&str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    Some(name).filter(is_name).filter(|name| !name.is_empty())
 }
 
 /// What compose prints before a value that it can't interpolate. The value has any number of lines.
 const ADVICE: &str = "You may need to escape any $ with another $";
+/// In place of an error of which only the end is known, which may be that of a value.
+const TOO_LONG: &str = "compose's error is not shown: it is too long, and may contain a password";
 /// What compose prints in a line before a value, or before a line or the rest of an env file.
 const BEFORE_VALUES: [&str; 4] =
     ["nvalid template: ", " in variable name ", "unterminated quoted value ", " near \""];
+
+/// Whether the advice is before the value, which then can be told from the rest. Other versions print it after the value.
+fn says_before_value(output: &str) -> bool {
+    output.lines().any(|line| line.starts_with(ADVICE))
+}
 
 /// Removes from compose's output what may be a password (DECISIONS 2).
 fn withheld(output: &str) -> String {

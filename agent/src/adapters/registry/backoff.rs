@@ -118,6 +118,11 @@ impl Gate {
         self.state.borrow().closed.as_ref().is_some_and(|closed| closed.limited_since.is_none())
     }
 
+    /// Reports whether the registry has asked for fewer requests, and has given no other answer since.
+    pub(super) fn is_limited(&self) -> bool {
+        self.state.borrow().closed.as_ref().is_some_and(|closed| closed.limited_since.is_some())
+    }
+
     /// Sends a request once it may be sent. If the registry refuses it for a short time only, it is repeated once.
     pub(super) async fn send<T, F>(
         &self,

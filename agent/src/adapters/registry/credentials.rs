@@ -111,20 +111,18 @@ impl Credentials {
             names.extend(name.rmatch_indices('/').map(|(end, _)| &name[..end]));
             names.retain(|name| *name != host);
             for name in names {
-                if let Some(login) = self.for_name(name).await? {
+                // A file that can't be read is reported below, unless Docker's has a login.
+                if let Ok(Some(login)) = self.for_name(name).await {
                     return Ok(Some(login));
                 }
             }
         }
-        self.for_host(host).await
-    }
-
-    /// Returns the login for a registry host as named in image references, or `None` if none is configured.
-    pub async fn for_host(&self, host: &str) -> Result<Option<Login>, RegistryError> {
         self.for_name(host).await
     }
 
-    async fn for_name(&self, name: &str) -> Result<Option<Login>, RegistryError> {
+    /// Returns the login that is stored for a registry host as named in image references, or with podman for `host/namespace`, or
+    /// `None` if none is.
+    pub async fn for_name(&self, name: &str) -> Result<Option<Login>, RegistryError> {
         let entry = {
             let mut known = self.known.lock();
             known.entry(name.to_owned()).or_default().clone()
@@ -343,7 +341,7 @@ mod tests {
             timeout: Duration::from_millis(300),
             ..Credentials::new(Some(folder.path().to_owned()), search)
         };
-        let error = credentials.for_host("a.example").await.unwrap_err().to_string();
+        let error = credentials.for_name("a.example").await.unwrap_err().to_string();
         assert_eq!(error, "credential helper docker-credential-hangs for a.example: no answer in time");
     }
 
@@ -363,7 +361,7 @@ mod tests {
             auth_files: [folder.path().join("none.json")].into_iter().chain(files).collect(),
             ..Credentials::new(Some(folder.path().to_owned()), OsString::new())
         };
-        let user = async |host: &str| match credentials.for_host(host).await.unwrap() {
+        let user = async |host: &str| match credentials.for_name(host).await.unwrap() {
             Some(Login::UsernamePassword { username, .. }) => Some(username),
             _ => None,
         };
@@ -403,5 +401,22 @@ mod tests {
                 assert_eq!(user.as_deref(), expected, "{host}/{path}");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_file_of_podman_that_is_broken_matters_only_where_dockers_file_has_no_login() {
+        let folder = tempfile::tempdir().unwrap();
+        let logins = r#"{"auths":{"quay.io":{"username":"docker","password":"secret"}}}"#;
+        std::fs::write(folder.path().join("config.json"), logins).unwrap();
+        std::fs::write(folder.path().join("auth.json"), r#"{"auths":"#).unwrap();
+        let credentials = Credentials {
+            auth_files: vec![folder.path().join("auth.json")],
+            ..Credentials::new(Some(folder.path().to_owned()), OsString::new())
+        };
+        let login = credentials.for_repository("quay.io", "org/app").await.unwrap();
+        let expected = Login::UsernamePassword { username: "docker".into(), password: "secret".into() };
+        assert_eq!(login, Some(expected));
+        let error = credentials.for_repository("other.example", "org/app").await.unwrap_err().to_string();
+        assert!(error.contains("auth.json"), "{error}");
     }
 }

@@ -466,6 +466,12 @@ impl RegistryClient {
         }
     }
 
+    /// Reports whether a registry has asked for fewer requests, and has given no other answer since.
+    fn is_limited(&self, name: &str) -> bool {
+        let host = self.hosts.lock().get(name).cloned();
+        host.is_some_and(|host| host.gate.is_limited())
+    }
+
     /// Asks the registry itself, even if it has mirrors.
     async fn hashed_by_registry(&self, reference: &Reference) -> Result<Digest, RegistryError> {
         let host = self.host(&reference.repository.host).await?;
@@ -512,8 +518,16 @@ impl Registry for RegistryClient {
             let sent = mirror.gate.send(Urgency::Manual, || Box::pin(self.hash(&mirror, reference)));
             if let Ok(Ok(digest)) = sent.await {
                 // A mirror may say what the tag was a day ago, and be older than what runs.
-                let Ok(of_registry) = self.hashed_by_registry(reference).await else {
-                    return Ok(self.correction(reference, &digest).unwrap_or(digest));
+                let of_registry = match self.hashed_by_registry(reference).await {
+                    Ok(of_registry) => of_registry,
+                    Err(error) => {
+                        return match self.correction(reference, &digest) {
+                            Some(right) => Ok(right),
+                            // It can be reached, and says later whether the mirror is right.
+                            None if self.is_limited(&reference.repository.host) => Err(error),
+                            None => Ok(digest),
+                        };
+                    }
                 };
                 self.note_correction(reference, digest, &of_registry);
                 return Ok(of_registry);

@@ -582,6 +582,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_mirrors_digest_is_not_acted_on_while_docker_hub_refuses_to_answer() {
+        use wiremock::matchers::any;
+        use wiremock::{Mock, MockServer, ResponseTemplate};
+        let (mirror, hub) = (MockServer::start().await, MockServer::start().await);
+        let found = ResponseTemplate::new(200).set_body_string(r#"{"schemaVersion":2}"#);
+        Mock::given(any()).respond_with(found).mount(&mirror).await;
+        let refuses = ResponseTemplate::new(429).insert_header("retry-after", "600");
+        Mock::given(any()).respond_with(refuses).mount(&hub).await;
+        let none = Credentials::new(None, String::new().into());
+        let client = of_mirrors_and((&hub.uri(), HUB), &[mirror.uri()], none);
+        let image = Reference::parse("docker.io/library/nginx:1.27").unwrap();
+        for _ in 0..2 {
+            let error = client.digest_from_content(&image).await.unwrap_err().to_string();
+            assert!(error.contains("429"), "{error}");
+        }
+    }
+
+    #[tokio::test]
     async fn where_only_a_mirror_can_be_reached_it_has_tags_and_configurations_as_well() {
         use serde_json::json;
         use wiremock::matchers::path;

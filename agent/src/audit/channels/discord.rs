@@ -88,10 +88,15 @@ fn body(entry: &AuditEntry) -> Value {
 }
 
 /// Escapes what Discord would take for markdown: a text from a registry or a container could show a link under another name.
+/// In an address, Discord takes a backslash for a part of it, and reads no emphasis.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if "\\*_~`|<>[]#".contains(c) {
+    let mut is_address = false;
+    for (at, c) in text.char_indices() {
+        let begins = || ["http://", "https://"].iter().any(|scheme| text[at..].starts_with(scheme));
+        is_address = !c.is_whitespace() && (is_address || begins());
+        let marks = if is_address { "\\`|<>[]" } else { "\\*_~`|<>[]#" };
+        if marks.contains(c) {
             out.push('\\');
         }
         out.push(c);
@@ -173,6 +178,24 @@ mod tests {
         assert_eq!(embed["description"], json!(r"\[approve it\](https://evil.example) \_\_init\_\_.py a\\b"));
         assert_eq!(embed["fields"][0]["value"], json!(r"\# \*\*bold\*\* \<@1\> \~\~x\~\~ \|\|y\|\| \`z\`"));
         assert_eq!(embed["fields"][1]["value"], "```\n__init__.py\n```");
+    }
+
+    #[test]
+    fn addresses_stay_as_they_are_apart_from_brackets() {
+        for (text, shown) in [
+            (
+                "see https://r.example/my_app/~x#a_b and not_this",
+                r"see https://r.example/my_app/~x#a_b and not\_this",
+            ),
+            (
+                "Get \"http://r.example/v2/my_app\": not_found",
+                "Get \"http://r.example/v2/my_app\": not\\_found",
+            ),
+            ("https://a_b.example/[x](y)<z>|", r"https://a_b.example/\[x\](y)\<z\>\|"),
+            ("http:_x_", r"http:\_x\_"),
+        ] {
+            assert_eq!(plain(text), shown);
+        }
     }
 
     #[test]

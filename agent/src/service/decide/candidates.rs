@@ -67,8 +67,11 @@ impl Service {
         for view in &observation.images {
             let mut found = std::mem::take(&mut self.durable.images.of(&view.configured).found);
             self.note_found_of(view, &mut found, now);
-            let is_unread = observation.unsigned.get(&view.configured).is_some_and(Unsigned::is_unread);
+            let is_unread = matches!(observation.unsigned.get(&view.configured), Some(Unsigned::Unknown(_)));
             for known in found.iter_mut().filter(|known| view.remote.as_ref() == Some(&known.digest)) {
+                // It was told as one whose signatures can't be read. What it waits for now is told as well.
+                let was_told = known.unread_since.is_some_and(|since| now.duration_since(since) >= UNREAD);
+                known.announced &= is_unread || !was_told;
                 let since = known.unread_since.map_or(now, |since| since.min(now));
                 known.unread_since = is_unread.then_some(since);
             }

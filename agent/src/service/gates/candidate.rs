@@ -126,10 +126,3 @@ pub enum Unsigned {
         clear: String,
     },
 }
-
-impl Unsigned {
-    /// Whether nothing is known about its signatures yet.
-    pub(in crate::service) fn is_unread(&self) -> bool {
-        matches!(self, Self::Unknown(_) | Self::Elsewhere { .. })
-    }
-}

@@ -224,7 +224,7 @@ pub(super) fn declined_tag(service: &str, image: &str, tag: &str) -> Gate {
 
 /// Whether the gate's decision is final: the command has answered, or the signatures were read.
 pub(super) fn is_decided(gate: &Gate, candidate: &Candidate) -> bool {
-    let is_unread = candidate.unsigned.as_ref().is_some_and(Unsigned::is_unread);
+    let is_unread = matches!(candidate.unsigned, Some(Unsigned::Unknown(_) | Unsigned::Elsewhere { .. }));
     match gate.gate.as_str() {
         COMMAND => candidate.command.is_some(),
         BREAKING => candidate.configs.is_some(),

@@ -386,6 +386,30 @@ fn an_image_whose_signatures_can_not_be_read_is_reported_after_an_hour_of_that()
 }
 
 #[test]
+fn what_an_update_waits_for_is_reported_when_its_signatures_are_read_after_an_hour() {
+    let signed = UpdateConfig { signed_by: vec!["/etc/cosign.pub".into()], ..approved() };
+    let mut scenario = Scenario::of(with(signed));
+    for (second, is_read, reason) in [
+        (0, false, None),
+        (3600, false, Some("signature")),
+        (3660, true, Some("approval")),
+        (3720, true, None),
+    ] {
+        let mut seen = found('2');
+        if !is_read {
+            let why = Unsigned::Unknown("registry localhost:5000: 403 forbidden for web".into());
+            seen.unsigned.insert(IMAGE.into(), why);
+        }
+        scenario.at(second).poll(seen);
+        assert!(!scenario.updates());
+        let told = std::mem::take(&mut scenario.entries);
+        assert!(told.iter().all(|entry| entry.event == Kind::UPDATE_AVAILABLE), "{told:#?}");
+        let reasons: Vec<&str> = told.iter().filter_map(|entry| entry.reason.as_deref()).collect();
+        assert_eq!(reasons, reason.into_iter().collect::<Vec<&str>>(), "at {second}");
+    }
+}
+
+#[test]
 fn a_trigger_approves_no_image_of_former_times() {
     let update = UpdateConfig { signed_by: vec!["/etc/cosign.pub".into()], ..approved() };
     let mut scenario = Scenario::of(with(update));

@@ -170,6 +170,18 @@ fn no_request_passes_a_signature_that_the_other_service_requires() {
 }
 
 #[test]
+fn an_unsigned_digest_is_reported_only_by_the_service_that_requires_a_signature() {
+    let key = vec![PathBuf::from("/etc/key.pub")];
+    let mut pair = Pair::of(UpdateConfig { signed_by: key, ..UpdateConfig::default() });
+    for (second, told) in [(0, 1), (HOUR, 0), (2 * HOUR, 0)] {
+        pair.at(second).check_gated(Some(Unsigned::Missing)).check_free();
+        assert_eq!(pair.free_waits_for().expect("it waits").0, "signature");
+        assert_eq!(pair.gated.kinds(), vec![Kind::UPDATE_AVAILABLE; told], "at {second}");
+        assert_eq!(pair.free.kinds(), [], "at {second}");
+    }
+}
+
+#[test]
 fn an_image_of_former_times_waits_until_the_service_that_requires_a_signature_has_an_approval() {
     let key = vec![PathBuf::from("/etc/key.pub")];
     let mut pair = Pair::of(UpdateConfig { signed_by: key, ..UpdateConfig::default() });
