@@ -19,8 +19,8 @@ use super::fetch::{Fetch, point_at_running, point_tags, real_name, restore_displ
 use super::present;
 
 /// How long compose may wait for a job that a service depends on, such as a migration: stopped halfway, it may leave data that
-/// no image can use.
-const LONGEST_JOB: Duration = Duration::from_hours(24);
+/// no image can use. Compose knows only one limit, so whatever else hangs may take as long.
+const LONGEST_JOB: Duration = Duration::from_hours(6);
 
 /// What compose is called with.
 struct Call {
@@ -72,15 +72,17 @@ pub(super) async fn bring_up(fetch: &Fetch<'_>, start: BringUp) -> Result<StepRe
 
 async fn run(compose: &dyn Compose, call: &Call, pull: PullPolicy) -> Result<String, ComposeError> {
     let mut output = String::new();
+    // With --no-deps, compose waits for nothing else.
+    let alone = Project { wait_grace: Duration::ZERO, ..call.project.clone() };
     for service in &call.renewed {
-        output.push_str(&compose.up(&call.project, &UpMode::ForceService(service.clone()), pull).await?);
+        output.push_str(&compose.up(&alone, &UpMode::ForceService(service.clone()), pull).await?);
     }
     // The files no longer contain any of the services. Without names, compose would start all services.
     if !call.up_mode.is_for_none() {
         output.push_str(&compose.up(&call.project, &call.up_mode, pull).await?);
     }
     for service in &call.followers {
-        output.push_str(&compose.up(&call.project, &UpMode::ForceService(service.clone()), pull).await?);
+        output.push_str(&compose.up(&alone, &UpMode::ForceService(service.clone()), pull).await?);
     }
     Ok(output)
 }
@@ -520,7 +522,12 @@ async fn observed(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+
     use super::*;
+    use crate::ports::Hashes;
 
     #[test]
     fn a_service_in_the_network_of_a_named_container_is_recreated_after_the_service_of_that_one() {
@@ -570,6 +577,45 @@ mod tests {
         assert_eq!(named(&["migrate", "web"]), LONGEST_JOB);
         assert_eq!(named(&["plain", "web"]), Duration::ZERO, "compose does not wait for what is not named");
         assert_eq!(of(&UpMode::Changed), LONGEST_JOB + of_db + of_cache, "the whole project");
+    }
+
+    /// Notes how long each run may wait.
+    #[derive(Default)]
+    struct Waits(Mutex<Vec<Duration>>);
+
+    #[async_trait]
+    impl Compose for Waits {
+        async fn up(&self, project: &Project, _: &UpMode, _: PullPolicy) -> Result<String, ComposeError> {
+            self.0.lock().expect("no test panics with it").push(project.wait_grace);
+            Ok(String::new())
+        }
+
+        async fn validate(&self, _: &Project) -> Result<(), ComposeError> {
+            Ok(())
+        }
+
+        async fn model(&self, _: &Project) -> Result<Model, ComposeError> {
+            Ok(Model::default())
+        }
+
+        async fn hashes(&self, _: &Project) -> Result<Hashes, ComposeError> {
+            Err(ComposeError::new("it is not asked"))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_job_gets_six_hours_and_a_service_that_is_recreated_by_itself_waits_for_none() {
+        let call = Call {
+            project: Project { wait_grace: LONGEST_JOB, ..Project::default() },
+            up_mode: UpMode::Changed,
+            renewed: vec!["web".to_owned()],
+            followers: vec!["side".to_owned()],
+            note: None,
+        };
+        let compose = Waits::default();
+        run(&compose, &call, PullPolicy::Never).await.expect("it succeeds");
+        let waits = compose.0.lock().expect("no test panics with it").clone();
+        assert_eq!(waits, [Duration::ZERO, Duration::from_hours(6), Duration::ZERO]);
     }
 
     #[test]
