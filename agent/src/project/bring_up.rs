@@ -220,8 +220,8 @@ async fn guard(
             && start.tags.iter().any(|(reference, _)| reference == to)
     };
     let mut differences = comparison.differences(&services, is_own_change);
-    // What `docker update` has changed is lost, but what is down or failing comes up.
-    differences.retain(|difference| !difference.is_of_settings());
+    // What `docker update` or docker's proxies have set is lost, but what is down or failing comes up.
+    differences.retain(|difference| !difference.is_beside_files());
     if differences.is_empty() {
         return Ok(None);
     }

@@ -478,7 +478,7 @@ fn what_a_person_has_stopped_is_not_started() {
 }
 
 #[test]
-fn what_docker_update_has_changed_keeps_no_failing_image_but_a_person_is_told_of_it() {
+fn what_is_beside_the_files_keeps_no_failing_image_but_a_person_is_told_of_it() {
     let with = |what: &str| {
         let difference = Difference {
             service: "web".into(),
@@ -493,7 +493,9 @@ fn what_docker_update_has_changed_keeps_no_failing_image_but_a_person_is_told_of
         };
         Observation { definition: Some(Ok(definition)), ..seen('2', '2') }
     };
-    for (what, goes_back) in [("memory limit (changed since)", true), ("entrypoint", false)] {
+    let proxies = "environment HTTP_PROXY (set by docker's proxies)";
+    for (what, goes_back) in [("memory limit (changed since)", true), (proxies, true), ("entrypoint", false)]
+    {
         let mut scenario = on_watch();
         for _ in 0..3 {
             scenario.later(30).crashes();
