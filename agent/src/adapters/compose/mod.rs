@@ -545,7 +545,8 @@ impl Compose for ComposeCli {
         if in_time.is_err() && !project.wait_grace.is_zero() {
             tracing::warn!(
                 project = project.name,
-                "`up` still waits for a job or a health check that a service depends on, for {} s more at most",
+                "`up` has not ended after {} s; it may wait {} s more for a job or a health check that a service depends on",
+                usual.as_secs(),
                 project.wait_grace.as_secs()
             );
         }
