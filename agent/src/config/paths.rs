@@ -32,10 +32,12 @@ pub(crate) fn is_set_by_engine(name: &str, value: &OsStr) -> bool {
         && in_container()
 }
 
-/// Reports whether an engine sets this variable so in a container with this host name. Another `HOSTNAME` was given by a person.
+/// Reports whether an engine sets this variable by itself in a container with this host name. By default that is the short ID of
+/// the container. Any other `HOSTNAME` is what a person has chosen (`hostname`), or the name of the machine (`network_mode: host`).
 fn is_of_container(name: &str, value: &[u8], host_name: impl Fn() -> Vec<u8>) -> bool {
+    let is_id = || value.len() == 12 && value.iter().all(u8::is_ascii_hexdigit);
     match name {
-        "HOSTNAME" => value == host_name(),
+        "HOSTNAME" => is_id() && value == host_name(),
         "container" => true,
         _ => false,
     }
@@ -142,11 +144,16 @@ mod tests {
     }
 
     #[test]
-    fn the_host_name_of_a_container_was_given_by_nobody_and_another_one_was() {
-        let is_of_container =
-            |name: &str, value: &str| is_of_container(name, value.as_bytes(), || b"3f2a91c0b7de".to_vec());
-        assert!(is_of_container("HOSTNAME", "3f2a91c0b7de") && is_of_container("container", "podman"));
-        assert!(!is_of_container("HOSTNAME", "prod-1") && !is_of_container("HOST", "3f2a91c0b7de"));
+    fn the_id_of_a_container_as_its_host_name_was_given_by_nobody_and_another_one_was() {
+        let id = "3f2a91c0b7de";
+        let is_of_container = |name: &str, value: &str, host_name: &str| {
+            is_of_container(name, value.as_bytes(), || host_name.as_bytes().to_vec())
+        };
+        assert!(is_of_container("HOSTNAME", id, id) && is_of_container("container", "podman", id));
+        assert!(!is_of_container("HOSTNAME", "prod-1", id) && !is_of_container("HOST", id, id));
+        for name in ["prod-1", "web-server-1"] {
+            assert!(!is_of_container("HOSTNAME", name, name), "of the machine, or chosen: {name}");
+        }
     }
 
     #[test]

@@ -1,30 +1,26 @@
 //! The step that runs compose: sets the tags, chooses the definition and the compose services, and observes the effect.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-
-use evenkeel_common::wire::MountRecord;
-use serde_json::Value;
 
 use crate::model::{
     ComposeError, Container, EngineError, HealthState, HealthTiming, Members, Model, ModelService, Need,
     Project, PullPolicy, Reference, State, UpMode,
 };
 use crate::ports::{Compose, Engine};
-use crate::service::action::{BringUp, LostVolumes};
+use crate::service::action::BringUp;
 use crate::service::images::OldImage;
 use crate::service::input::StepResult;
-use crate::service::scope::{Part, Scope};
+use crate::service::scope::Scope;
 
 use super::definition::{CompareError, Comparison, missing_env_file, moved};
 use super::fetch::{Fetch, point_at_running, point_tags, real_name, restore_displaced};
 use super::present;
 
 /// How long compose may wait for a job that a service depends on, such as a migration: stopped halfway, it may leave data that
-/// no image can use.
-const LONGEST_JOB: Duration = Duration::from_hours(24);
+/// no image can use. Compose knows only one limit, so whatever else hangs may take as long.
+const LONGEST_JOB: Duration = Duration::from_hours(6);
 
 /// What compose is called with.
 struct Call {
@@ -76,15 +72,17 @@ pub(super) async fn bring_up(fetch: &Fetch<'_>, start: BringUp) -> Result<StepRe
 
 async fn run(compose: &dyn Compose, call: &Call, pull: PullPolicy) -> Result<String, ComposeError> {
     let mut output = String::new();
+    // With --no-deps, compose waits for nothing else.
+    let alone = Project { wait_grace: Duration::ZERO, ..call.project.clone() };
     for service in &call.renewed {
-        output.push_str(&compose.up(&call.project, &UpMode::ForceService(service.clone()), pull).await?);
+        output.push_str(&compose.up(&alone, &UpMode::ForceService(service.clone()), pull).await?);
     }
     // The files no longer contain any of the services. Without names, compose would start all services.
     if !call.up_mode.is_for_none() {
         output.push_str(&compose.up(&call.project, &call.up_mode, pull).await?);
     }
     for service in &call.followers {
-        output.push_str(&compose.up(&call.project, &UpMode::ForceService(service.clone()), pull).await?);
+        output.push_str(&compose.up(&alone, &UpMode::ForceService(service.clone()), pull).await?);
     }
     Ok(output)
 }
@@ -144,9 +142,6 @@ async fn prepare(
         return Err(would_end(*one));
     }
     if let (Some(scope), Some(model)) = (&start.scope, &model) {
-        if start.lost_volumes == LostVolumes::Refused {
-            keep_volumes(engine, start, scope, model, containers).await?;
-        }
         let kept = keep_hashes(world, &project, model, containers, scope, &mut up_mode).await;
         // Only a nicety is lost, which must not end an update, and a rollback even less.
         note = kept.unwrap_or_else(|error| Some(hashes_not_kept(up_mode.services(), &error)));
@@ -225,8 +220,8 @@ async fn guard(
             && start.tags.iter().any(|(reference, _)| reference == to)
     };
     let mut differences = comparison.differences(&services, is_own_change);
-    // What `docker update` has changed is lost, but what is down or failing comes up.
-    differences.retain(|difference| !difference.is_of_settings());
+    // What `docker update` or docker's proxies have set is lost, but what is down or failing comes up.
+    differences.retain(|difference| !difference.is_beside_files());
     if differences.is_empty() {
         return Ok(None);
     }
@@ -450,70 +445,6 @@ fn dependencies(model: &Model, names: &[String]) -> Vec<String> {
     needed
 }
 
-/// Fails if data would stay behind in a volume because the image that a service gets no longer declares it. All services of the
-/// update are looked at before the first of them is changed.
-async fn keep_volumes(
-    engine: &dyn Engine,
-    start: &BringUp,
-    scope: &Scope,
-    model: &Model,
-    containers: &[Container],
-) -> Result<(), CompareError> {
-    let whole = Scope { part: Part::All, ..scope.clone() }.services(Some(model));
-    let services: Vec<ModelService<'_>> =
-        whole.services().iter().filter_map(|name| model.service(name)).collect();
-    for service in services {
-        let was_live = |c: &&Container| scope.before.iter().any(|was| was.live && was.id == c.id);
-        let own = containers.iter().filter(|c| c.compose_service == service.name).filter(was_live);
-        let mounts: Vec<&MountRecord> = own.flat_map(|c| anonymous(service, c)).collect();
-        let reference = service.image();
-        let new = start.tags.iter().find(|(tag, _)| reference.as_ref() == Some(tag));
-        let (false, Some((_, new))) = (mounts.is_empty(), new) else { continue };
-        let Some(image) = engine.image(&new.id.to_string()).await? else { continue };
-        if let Some(mount) = undeclared(&mounts, &image.config.volumes) {
-            return Err(would_lose(service.name, mount));
-        }
-    }
-    Ok(())
-}
-
-/// The volumes of a container that were made for it alone, and that the compose files do not name: compose passes them on to the
-/// new container only at paths that the image declares.
-fn anonymous<'c>(service: ModelService<'_>, container: &'c Container) -> Vec<&'c MountRecord> {
-    let volumes = service.element().get("volumes").and_then(Value::as_array);
-    let targets = volumes.into_iter().flatten().filter_map(|volume| volume.get("target")?.as_str());
-    let targets: Vec<String> = targets.map(|target| target.replace("$$", "$")).collect();
-    let is_of_others = service.element().get("volumes_from").is_some_and(|from| !from.is_null());
-    let is_anonymous = |mount: &&MountRecord| {
-        let name = mount.name.as_bytes();
-        mount.kind == "volume" && name.len() == 64 && name.iter().all(u8::is_ascii_hexdigit)
-    };
-    let is_named = |mount: &MountRecord| targets.iter().any(|path| is_same_path(path, &mount.destination));
-    let own = container.mounts.iter().filter(is_anonymous).filter(|mount| !is_of_others && !is_named(mount));
-    own.filter(|mount| !mount.read_only).collect()
-}
-
-/// Returns the first of these mounts at a path that an image with these volumes does not declare.
-fn undeclared<'c>(mounts: &[&'c MountRecord], declared: &BTreeSet<String>) -> Option<&'c MountRecord> {
-    let is_declared =
-        |mount: &MountRecord| declared.iter().any(|path| is_same_path(path, &mount.destination));
-    mounts.iter().copied().find(|mount| !is_declared(mount))
-}
-
-fn is_same_path(one: &str, other: &str) -> bool {
-    Path::new(one) == Path::new(other)
-}
-
-fn would_lose(service: &str, mount: &MountRecord) -> CompareError {
-    let MountRecord { name, destination, .. } = mount;
-    let cause = format!(
-        "the new image of {service} no longer declares the volume {destination}, so its data would stay behind in the volume \
-         {name}, and a rollback would not find it either. Nothing was brought up. Name a volume for that path in the compose \
-         file (`external: true` with `name: {name}` keeps the data), or redeploy the service if the data is not needed"
-    );
-    CompareError::Compose(ComposeError { cause, output: String::new() })
-}
-
 /// The time that the containers of these services need to stop, one service after another.
 fn stop_grace(containers: &[Container], up_mode: &UpMode) -> Duration {
     let named = up_mode.services();
@@ -591,7 +522,12 @@ async fn observed(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+
     use super::*;
+    use crate::ports::Hashes;
 
     #[test]
     fn a_service_in_the_network_of_a_named_container_is_recreated_after_the_service_of_that_one() {
@@ -643,43 +579,43 @@ mod tests {
         assert_eq!(of(&UpMode::Changed), LONGEST_JOB + of_db + of_cache, "the whole project");
     }
 
-    #[test]
-    fn an_anonymous_volume_is_lost_if_neither_the_new_image_nor_the_service_declares_its_path() {
-        let model: Model = serde_json::from_value(serde_json::json!({"services": {
-            "db": {"image": "db:1", "volumes": [{"type": "volume", "target": "/backup/"}]},
-            "tied": {"image": "db:1", "volumes_from": ["db"]},
-        }}))
-        .expect("a model");
-        let mount = |name: &str, destination: &str| MountRecord {
-            kind: "volume".to_owned(),
-            name: name.to_owned(),
-            source: String::new(),
-            destination: destination.to_owned(),
-            read_only: false,
+    /// Notes how long each run may wait.
+    #[derive(Default)]
+    struct Waits(Mutex<Vec<Duration>>);
+
+    #[async_trait]
+    impl Compose for Waits {
+        async fn up(&self, project: &Project, _: &UpMode, _: PullPolicy) -> Result<String, ComposeError> {
+            self.0.lock().expect("no test panics with it").push(project.wait_grace);
+            Ok(String::new())
+        }
+
+        async fn validate(&self, _: &Project) -> Result<(), ComposeError> {
+            Ok(())
+        }
+
+        async fn model(&self, _: &Project) -> Result<Model, ComposeError> {
+            Ok(Model::default())
+        }
+
+        async fn hashes(&self, _: &Project) -> Result<Hashes, ComposeError> {
+            Err(ComposeError::new("it is not asked"))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_job_gets_six_hours_and_a_service_that_is_recreated_by_itself_waits_for_none() {
+        let call = Call {
+            project: Project { wait_grace: LONGEST_JOB, ..Project::default() },
+            up_mode: UpMode::Changed,
+            renewed: vec!["web".to_owned()],
+            followers: vec!["side".to_owned()],
+            note: None,
         };
-        let id = "0123456789abcdef".repeat(4);
-        let mounts = vec![
-            mount("shop_conf", "/etc/db"),
-            mount(&id, "/backup"),
-            mount(&id, "/var/lib/db/data"),
-            MountRecord { kind: "bind".to_owned(), ..mount(&id, "/srv") },
-        ];
-        let db = Container { mounts, ..Container::running("db", "db:1") };
-        let lost = |service: &str, declared: &[&str]| {
-            let service = model.service(service).expect("it is there");
-            let declared = declared.iter().map(|path| (*path).to_owned()).collect();
-            undeclared(&anonymous(service, &db), &declared).map(|mount| mount.destination.clone())
-        };
-        let data = Some("/var/lib/db/data".to_owned());
-        assert_eq!(lost("db", &["/var/lib/db"]), data, "a folder above is another volume");
-        assert_eq!(lost("db", &[]), data);
-        assert_eq!(lost("db", &["/var/lib/db/data"]), None);
-        assert_eq!(lost("tied", &[]), None, "they are those of another service");
-        let error = would_lose("db", &mount(&id, "/var/lib/db/data")).to_string();
-        assert!(
-            error.contains(&format!("`name: {id}`")) && error.contains("of db no longer declares"),
-            "{error}"
-        );
+        let compose = Waits::default();
+        run(&compose, &call, PullPolicy::Never).await.expect("it succeeds");
+        let waits = compose.0.lock().expect("no test panics with it").clone();
+        assert_eq!(waits, [Duration::ZERO, Duration::from_hours(6), Duration::ZERO]);
     }
 
     #[test]

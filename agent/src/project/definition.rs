@@ -100,9 +100,7 @@ impl Comparison {
     pub(crate) fn is_exact(&self, service: &str) -> bool {
         let differences = self.rendered.differences(&[service.to_owned()], &self.running);
         self.rendered.is_exact(service, &self.running)
-            && differences
-                .iter()
-                .all(|one| one.is_of_connections() || one.is_of_settings() || one.is_of_proxies())
+            && differences.iter().all(|one| one.is_of_connections() || one.is_beside_files())
     }
 }
 

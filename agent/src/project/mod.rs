@@ -16,6 +16,7 @@
 //! | `perform.rs` | one step of a rollout |
 //! | `fetch.rs` | images and their tags: pulls what is missing, and points tags where a step needs them |
 //! | `bring_up.rs` | the step that runs compose |
+//! | `volumes.rs` | the data that a new image would leave behind in a volume |
 //! | `present.rs` | what compose does not know of a project that is there: its scale, its profiles, its stuck services |
 //! | `handover.rs` | one step of a handover |
 //! | `snapshot.rs` | the data that is copied before an update, and the steps that copy it |
@@ -49,5 +50,6 @@ pub mod services;
 pub mod snapshot;
 mod swarm;
 mod tag_file;
+mod volumes;
 pub mod worker;
 pub mod world;

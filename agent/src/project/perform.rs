@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::model::image::{ImageId, PIN_HOST, Reference, Repository};
 use crate::model::image_config::ConfigChange;
-use crate::model::{EngineError, Project};
+use crate::model::{EngineError, Members, Project};
 use crate::ports::{Engine, Image};
-use crate::service::action::{DisplacedTag, Replaced, Step};
+use crate::service::action::{DisplacedTag, Keeps, Replaced, Step};
 use crate::service::images::OldImage;
 use crate::service::input::StepResult;
 use crate::service::rollout::tag::LineChange;
@@ -16,6 +16,7 @@ use super::fetch::{Fetch, point_tags, restore_displaced};
 use super::handover;
 use super::swarm::{self, LOG_LINES};
 use super::tag_file::{self, Written};
+use super::volumes;
 
 /// Performs one step and returns its result.
 pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
@@ -23,7 +24,9 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
     let engine = &*world.engine;
     let done = match step {
         Step::PinImages { project, images } => pin_images(fetch, &project, &images).await,
-        Step::Pull { images, old, local } => pull(fetch, &images, &old, &local).await,
+        Step::Pull { images, old, local, keeps } => {
+            pull(fetch, &images, (&old, &local), keeps.as_ref()).await
+        }
         Step::WriteTag { project, variable, tag, line, back, images } => {
             Ok(write_tag(fetch, &project, (variable, tag, line), back, &images).await)
         }
@@ -107,11 +110,11 @@ fn name_of(image: &OldImage) -> String {
 async fn pull(
     fetch: &Fetch<'_>,
     images: &[(String, Reference)],
-    old: &BTreeMap<String, Replaced>,
-    local: &BTreeMap<String, ImageId>,
+    (old, local): (&BTreeMap<String, Replaced>, &BTreeMap<String, ImageId>),
+    keeps: Option<&Keeps>,
 ) -> Result<StepResult, EngineError> {
     let engine = &*fetch.world.engine;
-    let mut ids = Vec::with_capacity(images.len());
+    let mut pulled = Vec::with_capacity(images.len());
     let mut labels = BTreeMap::new();
     for (text, reference) in images {
         let new = match new_image(fetch, text, reference, local.get(text)).await {
@@ -133,8 +136,17 @@ async fn pull(
             None => ConfigChange::between(None, Some((&new.config, None))),
         };
         labels.insert(text.clone(), change);
-        ids.push((text.clone(), new.id));
+        pulled.push((text.clone(), new));
     }
+    if let Some(keeps) = keeps {
+        let containers = engine.containers(&Members::Project(keeps.project.clone())).await?;
+        for (image, new) in &pulled {
+            if let Some(why) = volumes::left_behind(keeps, &containers, image, new) {
+                return Ok(StepResult::PullFailed { image: image.clone(), why, lacks_platform: false });
+            }
+        }
+    }
+    let ids = pulled.into_iter().map(|(text, image)| (text, image.id)).collect();
     Ok(StepResult::Pulled { ids, labels })
 }
 

@@ -149,6 +149,8 @@ pub enum Step {
         old: BTreeMap<String, Replaced>,
         /// Image as configured, and the ID that it had on this machine: if it is still there, nothing is pulled.
         local: BTreeMap<String, ImageId>,
+        /// The data that no new image may leave behind; `None` if that is accepted.
+        keeps: Option<Keeps>,
     },
     /// Write the tag into its line of the env file, or restore the line. Before it is written, the compose files are checked
     /// for the variable.
@@ -227,18 +229,6 @@ pub struct BringUp {
     /// Whether the containers that are brought up must be as they were before: if not, all are returned, and compose does not
     /// run.
     pub must_look: bool,
-    /// What it means if data would stay behind in a volume.
-    pub lost_volumes: LostVolumes,
-}
-
-/// What it means that an image no longer declares the volume that a container has its data in: a new container would begin
-/// without the data, and so would one that is brought up by a rollback.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LostVolumes {
-    /// Nothing is brought up.
-    Refused,
-    /// A person has asked for it, or it has happened already.
-    Accepted,
 }
 
 /// A step of the update of a swarm service.
@@ -389,6 +379,18 @@ pub struct Replaced {
     pub tag: Option<String>,
     /// The tag of the image that replaces it.
     pub new_tag: Option<String>,
+}
+
+/// The containers whose data an update must not leave behind. Where an image no longer declares the volume that a container has
+/// its data in, a new container would begin without the data, and so would one that is brought up by a rollback.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keeps {
+    /// The compose project.
+    pub project: String,
+    /// What the compose files define.
+    pub definition: Arc<Model>,
+    /// Image as configured, and the IDs of the containers that get another one in its place.
+    pub replaced: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// A tag of a service that is not part of the deployment. It points to a different image than the service runs, and is

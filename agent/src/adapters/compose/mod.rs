@@ -13,13 +13,14 @@ use std::fs::File;
 use std::io::{BufReader, Read as _, Seek as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use evenkeel_common::config::expand::is_shown;
 use tokio::process::Command;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use self::environment::Environment;
 use self::version::{ApiMismatch, Version};
@@ -540,7 +541,22 @@ impl Compose for ComposeCli {
         others::wait(&project.name, project.directory()).await;
         let task = up_task(project, up_mode, pull);
         let task: Vec<&str> = task.iter().map(String::as_str).collect();
-        self.run(project, &task, None, false).await.map(|output| withheld(&output))
+        let mut up = pin!(self.run(project, &task, None, false));
+        let usual = self.limit + project.health_grace + project.stop_grace;
+        let in_time = timeout(usual, up.as_mut()).await;
+        if in_time.is_err() && !project.wait_grace.is_zero() {
+            tracing::warn!(
+                project = project.name,
+                "`up` has not ended after {} s; it may wait {} s more for a job or a health check that a service depends on",
+                usual.as_secs(),
+                project.wait_grace.as_secs()
+            );
+        }
+        let done = match in_time {
+            Ok(done) => done,
+            Err(_) => up.await,
+        };
+        done.map(|output| withheld(&output))
     }
 
     async fn problem(&self) -> Option<String> {

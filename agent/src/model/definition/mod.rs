@@ -113,13 +113,14 @@ impl Difference {
         !self.what.is_empty() && self.what.iter().all(|what| what.ends_with(OF_PROVIDER))
     }
 
-    /// Reports whether nothing differs but variables of docker's proxies, which are in no file and no hash: compose takes them
-    /// from the docker configuration of whoever runs it.
-    pub fn is_of_proxies(&self) -> bool {
-        !self.what.is_empty() && self.what.iter().all(|what| what.ends_with(OF_PROXIES))
+    /// Reports whether nothing in the files differs: only settings that were changed since, or variables of docker's proxies.
+    pub fn is_beside_files(&self) -> bool {
+        let is_beside = |what: &String| what.ends_with(CHANGED_SINCE) || what.ends_with(OF_PROXIES);
+        !self.what.is_empty() && self.what.iter().all(is_beside)
     }
 
-    /// Reports whether variables of docker's proxies are among what differs.
+    /// Reports whether variables of docker's proxies are among what differs, which are in no file and no hash: compose takes them
+    /// from the docker configuration of whoever runs it.
     pub fn has_proxies(&self) -> bool {
         self.what.iter().any(|what| what.ends_with(OF_PROXIES))
     }

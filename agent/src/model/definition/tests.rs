@@ -743,4 +743,23 @@ fn what_docker_update_has_changed_differs_although_the_hash_is_equal() {
     }
     let [edited] = &made_with("old", limited(), by_docker(json!({})))[..] else { panic!("no difference") };
     assert!(!edited.is_of_settings(), "{edited:?}");
+    assert!(!edited.is_beside_files(), "{edited:?}");
+}
+
+#[test]
+fn settings_that_were_changed_since_and_dockers_proxies_are_beside_the_files_also_together() {
+    let differs_in = |what: &[&str]| Difference {
+        service: "web".to_owned(),
+        what: what.iter().map(|what| (*what).to_owned()).collect(),
+        unset: Vec::new(),
+        connected: Vec::new(),
+    };
+    let (limit, proxy) = ("memory limit (changed since)", "environment HTTP_PROXY (set by docker's proxies)");
+    for what in [&[limit][..], &[proxy], &[limit, proxy]] {
+        assert!(differs_in(what).is_beside_files(), "{what:?}");
+    }
+    let none: &[&str] = &[];
+    for what in [none, &["entrypoint"], &[proxy, "entrypoint"]] {
+        assert!(!differs_in(what).is_beside_files(), "{what:?}");
+    }
 }

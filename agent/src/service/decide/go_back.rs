@@ -58,9 +58,9 @@ impl Service {
         let unreadable =
             self.known.observation.as_ref().and_then(|seen| seen.definition.as_ref()?.as_ref().err());
         let unreadable = unreadable.map(|text| wording::unreadable_definition(text));
-        // What `docker update` has changed is lost, but an image that fails is left.
+        // What `docker update` or docker's proxies have set is lost, but an image that fails is left.
         let is_lost = |difference: &Difference| {
-            matches!(back.why, GoBackReason::Late { .. }) && difference.is_of_settings()
+            matches!(back.why, GoBackReason::Late { .. }) && difference.is_beside_files()
         };
         let differs = back.to.iter().find_map(|to| {
             let hold = self.definition_hold(&to.configured)?;

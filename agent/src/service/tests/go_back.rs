@@ -401,6 +401,29 @@ fn earlier_images_that_fail_are_undone_and_nothing_is_blocked() {
 }
 
 #[test]
+fn an_update_leaves_no_data_behind_in_a_volume_and_a_way_back_is_not_refused_for_it() {
+    let defined = |seen: Observation| {
+        let model = serde_json::json!({"services": {"web": {"image": IMAGE}}});
+        let model = Arc::new(serde_json::from_value(model).unwrap());
+        Observation { definition: Some(Ok(Definition { model, ..Definition::default() })), ..seen }
+    };
+    let pulls = |scenario: &mut Scenario| {
+        scenario.performs_step(StepResult::ImagesPinned { missing: Vec::new() });
+        let Some(Action::Step(Step::Pull { keeps, .. })) = scenario.act() else { panic!("no pull") };
+        keeps
+    };
+    let mut scenario = Scenario::of(config());
+    scenario.check(defined(seen('2', '1')));
+    let keeps = pulls(&mut scenario).expect("it is an update");
+    assert!(keeps.project == "web" && keeps.replaced[IMAGE].contains("web-1"), "{keeps:?}");
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2')]);
+    scenario.asked_back(None);
+    scenario.check(defined(seen('2', '2')));
+    assert_eq!(pulls(&mut scenario), None);
+}
+
+#[test]
 fn nothing_but_the_image_goes_back() {
     let mut scenario = Scenario::of(config());
     scenario.updated_to(&[('1', '2')]);
@@ -470,7 +493,7 @@ fn what_a_person_has_stopped_is_not_started() {
 }
 
 #[test]
-fn what_docker_update_has_changed_keeps_no_failing_image_but_a_person_is_told_of_it() {
+fn what_is_beside_the_files_keeps_no_failing_image_but_a_person_is_told_of_it() {
     let with = |what: &str| {
         let difference = Difference {
             service: "web".into(),
@@ -485,7 +508,9 @@ fn what_docker_update_has_changed_keeps_no_failing_image_but_a_person_is_told_of
         };
         Observation { definition: Some(Ok(definition)), ..seen('2', '2') }
     };
-    for (what, goes_back) in [("memory limit (changed since)", true), ("entrypoint", false)] {
+    let proxies = "environment HTTP_PROXY (set by docker's proxies)";
+    for (what, goes_back) in [("memory limit (changed since)", true), (proxies, true), ("entrypoint", false)]
+    {
         let mut scenario = on_watch();
         for _ in 0..3 {
             scenario.later(30).crashes();

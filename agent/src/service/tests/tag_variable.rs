@@ -8,7 +8,7 @@ use crate::model::env_file::find_tag;
 use crate::model::tags::TagPattern;
 use crate::service::fleet::{FleetView, Link};
 use crate::service::images::OldImage;
-use crate::service::observation::{TagInForce, Unanswered};
+use crate::service::observation::{Definition, TagInForce, Unanswered};
 use crate::service::upkeep::maintenance::MaintenanceResult;
 
 pub(super) const TEXT: &str = "export WEB_TAG=\"1\" # ours\n";
@@ -118,6 +118,20 @@ fn the_line_is_written_after_the_pull_and_restored_before_compose_runs_for_a_rol
     let told = scenario.entries.iter().find(|entry| entry.event == Kind::ERROR).expect("it is reported");
     assert_eq!(told.reason.as_deref(), Some("it was changed in the meantime"));
     assert_eq!(scenario.service.durable().images.get(IMAGE).blocked.as_ref(), Some(&digest('2')));
+}
+
+#[test]
+fn the_containers_whose_data_must_not_stay_behind_are_found_by_the_old_tag() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    let model = serde_json::json!({"services": {"web": {"image": IMAGE}}});
+    let model = Arc::new(serde_json::from_value(model).unwrap());
+    let mut seen = newer('2');
+    seen.definition = Some(Ok(Definition { model, ..Definition::default() }));
+    scenario.check(seen);
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));
+    scenario.input(Input::Stepped(StepResult::ImagesPinned { missing: Vec::new() }));
+    let Some(Action::Step(Step::Pull { keeps: Some(keeps), .. })) = scenario.act() else { panic!("no pull") };
+    assert!(keeps.replaced[IMAGE].contains("id-web"), "{keeps:?}");
 }
 
 #[test]

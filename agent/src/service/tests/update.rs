@@ -5,7 +5,6 @@ mod meanwhile;
 use super::*;
 use crate::model::output::stable;
 use crate::model::{ComposeError, UpMode};
-use crate::service::action::LostVolumes;
 use crate::service::observation::Definition;
 use crate::service::upkeep::maintenance::MaintenanceTask;
 
@@ -200,25 +199,6 @@ fn after_a_rollback_the_record_says_why_since_when_and_that_the_old_image_runs()
     assert_eq!(durable.failed_update.as_deref(), Some(&failed));
     scenario.service.durable.images.of(IMAGE).blocked = None;
     assert_eq!(scenario.record().failed_update, None);
-}
-
-#[test]
-fn an_update_leaves_no_data_behind_in_a_volume_and_a_rollback_takes_what_there_is() {
-    let mut scenario = Scenario::of(config());
-    let (old, new) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2));
-    scenario.check(observed('2', &[v1()], &[&old]));
-    scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-    scenario.takes_step(StepResult::Pulled {
-        ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
-        labels: BTreeMap::new(),
-    });
-    let up = StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![new.clone()] };
-    let step = scenario.takes_step(up);
-    assert!(matches!(step, Step::Start(BringUp { lost_volumes: LostVolumes::Refused, .. })), "{step:?}");
-    let crashed = Container { state: State::Exited, exit_code: 3, ..new };
-    scenario.at(2).look(&[&crashed]).at(3).look(&[&crashed]);
-    let step = scenario.rolls_back(&[&on("web", IMAGE, "v1", 3)]);
-    assert!(matches!(step, Step::Start(BringUp { lost_volumes: LostVolumes::Accepted, .. })), "{step:?}");
 }
 
 #[test]

@@ -322,7 +322,7 @@ mod tests {
             unset: Vec::new(),
             connected: Vec::new(),
         };
-        assert!(difference.is_of_proxies());
+        assert!(difference.has_proxies() && difference.is_beside_files());
         let hold = DefinitionHold { project: Project::default(), differences: vec![difference] };
         let text = definition_differs(&hold, "shop");
         assert!(text.contains("write them into `environment` of the service"), "{text}");

@@ -1,13 +1,14 @@
 //! The steps on a compose project. What proves an image there is in `rollout/probation.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::model::image::Reference;
 use crate::model::{HookEvent, Model, ModelService, Project, PullPolicy};
 use crate::ports::HookCall;
-use crate::service::action::{BringUp, LostVolumes, Replaced, Step};
+use crate::service::action::{BringUp, Keeps, Replaced, Step};
 use crate::service::images::OldImage;
+use crate::service::rollout::baseline::Baseline;
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, ImageChange, PlannedHooks};
 use crate::service::rollout::step::Phase;
@@ -33,12 +34,6 @@ impl Deployment {
             let definition = self.definition();
             let is_guarded =
                 definition.is_none() && !matches!(plan.cause, Cause::Redeploy | Cause::ComposeChanged);
-            let is_update = matches!(plan.cause, Cause::Update | Cause::GoBack(_));
-            let lost_volumes = if is_update && self.phase == Phase::Start {
-                LostVolumes::Refused
-            } else {
-                LostVolumes::Accepted
-            };
             Step::Start(BringUp {
                 tags,
                 displaced,
@@ -50,7 +45,6 @@ impl Deployment {
                 definition,
                 is_guarded,
                 must_look: self.must_look && self.phase == Phase::Start,
-                lost_volumes,
             })
         };
         if let (Some(step), Phase::Unpin) = (self.snapshot_step(), &self.phase) {
@@ -61,7 +55,7 @@ impl Deployment {
         }
         Some(match &self.phase {
             Phase::PinImages => Step::PinImages { project: project.name.clone(), images: plan.old_images() },
-            Phase::Pull => self.pull(),
+            Phase::Pull => self.pull(project),
             Phase::WriteTag => self.write_tag(project, plan.tag.as_ref()?, false),
             Phase::Start | Phase::Spread => up(self.new_tags(), plan.cause == Cause::ForceUp { down: true }),
             Phase::Rollback(_) => up(plan.old_tags(), false),
@@ -96,7 +90,7 @@ impl Deployment {
         })
     }
 
-    fn pull(&self) -> Step {
+    fn pull(&self, project: &Project) -> Step {
         let plan = self.plan();
         let source = |m: &ImageChange| (m.configured.clone(), m.source(&m.digest));
         let old = |m: &ImageChange| {
@@ -116,7 +110,31 @@ impl Deployment {
                 }
                 _ => BTreeMap::new(),
             },
+            keeps: self.keeps(project),
         }
+    }
+
+    /// What must not stay behind in volumes. What a person has asked for is not refused, and neither is a way back, which is
+    /// from an image that may not serve.
+    fn keeps(&self, project: &Project) -> Option<Keeps> {
+        let plan = self.plan();
+        if plan.cause != Cause::Update {
+            return None;
+        }
+        let (scope, definition) = (plan.scope()?, self.definition()?);
+        let up = scope.services(Some(&definition));
+        let is_replaced = |was: &Baseline, change: &ImageChange| {
+            let image = definition.service(&was.compose_service).and_then(ModelService::image);
+            let is_on_change = image.is_some_and(|image| change.is_of(&image));
+            was.live && is_on_change && up.services().contains(&was.compose_service)
+        };
+        let of_change = |change: &ImageChange| {
+            let replaced = scope.before.iter().filter(|was| is_replaced(was, change));
+            let ids: BTreeSet<String> = replaced.map(|was| was.id.clone()).collect();
+            (change.configured.clone(), ids)
+        };
+        let replaced: BTreeMap<_, _> = plan.image_changes.iter().map(of_change).collect();
+        Some(Keeps { project: project.name.clone(), definition, replaced })
     }
 
     /// Returns the tag whose env file line must be restored before anything else.

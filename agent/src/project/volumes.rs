@@ -1,0 +1,162 @@
+//! The data that a new image would leave behind in a volume.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use evenkeel_common::wire::MountRecord;
+use serde_json::Value;
+
+use crate::model::{Container, ModelService};
+use crate::ports::Image;
+use crate::service::action::Keeps;
+
+/// Returns why an update to this image would leave data behind; `None` if it would not, or if that can't be told.
+pub(super) fn left_behind(
+    keeps: &Keeps,
+    containers: &[Container],
+    configured: &str,
+    new: &Image,
+) -> Option<String> {
+    let replaced = keeps.replaced.get(configured)?;
+    // What such an image declares is not known.
+    if !new.is_complete {
+        return None;
+    }
+    // A container that has the image already stays.
+    containers.iter().filter(|c| replaced.contains(&c.id) && c.image != new.id).find_map(|c| {
+        let service = keeps.definition.service(&c.compose_service)?;
+        let mount = undeclared(&anonymous(service, c), &new.config.volumes)?;
+        Some(would_lose(service.name, mount))
+    })
+}
+
+/// The volumes of a container that were made for it alone, and that the compose files do not name: compose passes them on to the
+/// new container only at paths that the image declares.
+fn anonymous<'c>(service: ModelService<'_>, container: &'c Container) -> Vec<&'c MountRecord> {
+    let volumes = service.element().get("volumes").and_then(Value::as_array);
+    let targets = volumes.into_iter().flatten().filter_map(|volume| volume.get("target")?.as_str());
+    let targets: Vec<String> = targets.map(|target| target.replace("$$", "$")).collect();
+    let is_of_others = service.element().get("volumes_from").is_some_and(|from| !from.is_null());
+    let is_anonymous = |mount: &&MountRecord| {
+        let name = mount.name.as_bytes();
+        mount.kind == "volume" && name.len() == 64 && name.iter().all(u8::is_ascii_hexdigit)
+    };
+    let is_named = |mount: &MountRecord| targets.iter().any(|path| is_same_path(path, &mount.destination));
+    let own = container.mounts.iter().filter(is_anonymous).filter(|mount| !is_of_others && !is_named(mount));
+    own.filter(|mount| !mount.read_only).collect()
+}
+
+/// Returns the first of these mounts at a path that an image with these volumes does not declare.
+fn undeclared<'c>(mounts: &[&'c MountRecord], declared: &BTreeSet<String>) -> Option<&'c MountRecord> {
+    let is_declared =
+        |mount: &MountRecord| declared.iter().any(|path| is_same_path(path, &mount.destination));
+    mounts.iter().copied().find(|mount| !is_declared(mount))
+}
+
+fn is_same_path(one: &str, other: &str) -> bool {
+    Path::new(one) == Path::new(other)
+}
+
+fn would_lose(service: &str, mount: &MountRecord) -> String {
+    let MountRecord { name, destination, .. } = mount;
+    format!(
+        "the update waits, because the new image of {service} no longer declares the volume {destination}: the data would stay \
+         behind in the volume {name}, and a rollback would not find it either. Name a volume for that path in the compose file \
+         (`external: true` with `name: {name}` keeps the data), or redeploy the service if the data is not needed"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::model::Model;
+    use crate::model::image::ImageId;
+    use crate::model::image_config::ImageConfig;
+
+    fn model() -> Model {
+        serde_json::from_value(serde_json::json!({"services": {
+            "db": {"image": "db:1", "volumes": [{"type": "volume", "target": "/backup/"}]},
+            "tied": {"image": "db:1", "volumes_from": ["db"]},
+        }}))
+        .expect("a model")
+    }
+
+    fn mount(name: &str, destination: &str) -> MountRecord {
+        MountRecord {
+            kind: "volume".to_owned(),
+            name: name.to_owned(),
+            source: String::new(),
+            destination: destination.to_owned(),
+            read_only: false,
+        }
+    }
+
+    /// The name of a volume that was made for one container.
+    fn anonymous_name() -> String {
+        "0123456789abcdef".repeat(4)
+    }
+
+    fn declaring(paths: &[&str]) -> Image {
+        let volumes = paths.iter().map(|path| (*path).to_owned()).collect();
+        Image {
+            id: ImageId("sha256:two".into()),
+            repo_digests: Vec::new(),
+            size: 1,
+            config: ImageConfig { volumes, ..ImageConfig::default() },
+            platform: None,
+            is_complete: true,
+        }
+    }
+
+    fn container(service: &str) -> Container {
+        let id = anonymous_name();
+        let mounts = vec![
+            mount("shop_conf", "/etc/db"),
+            mount(&id, "/backup"),
+            mount(&id, "/var/lib/db/data"),
+            MountRecord { kind: "bind".to_owned(), ..mount(&id, "/srv") },
+        ];
+        Container { mounts, ..Container::running(service, "db:1") }
+    }
+
+    /// Why an update that replaces this container would leave data behind.
+    fn lost(container: &Container, new: &Image) -> Option<String> {
+        let keeps = Keeps {
+            project: "shop".to_owned(),
+            definition: Arc::new(model()),
+            replaced: [("db:1".to_owned(), [container.id.clone()].into())].into(),
+        };
+        left_behind(&keeps, std::slice::from_ref(container), "db:1", new)
+    }
+
+    #[test]
+    fn an_anonymous_volume_is_lost_if_neither_the_new_image_nor_the_service_declares_its_path() {
+        let db = container("db");
+        assert!(lost(&db, &declaring(&["/var/lib/db"])).is_some(), "a folder above is another volume");
+        assert_eq!(lost(&db, &declaring(&["/var/lib/db/data"])), None);
+        let tied = lost(&container("tied"), &declaring(&[]));
+        assert_eq!(tied, None, "they are those of another service");
+        let why = lost(&db, &declaring(&[])).expect("the data would be lost");
+        for part in ["of db no longer declares the volume /var/lib/db/data", "`name: 0123456789abcdef0123"] {
+            assert!(why.contains(part), "{why}");
+        }
+    }
+
+    #[test]
+    fn only_what_an_update_replaces_can_be_lost_and_only_if_it_is_known_what_the_image_declares() {
+        let (db, new) = (container("db"), declaring(&[]));
+        assert_eq!(lost(&db, &Image { is_complete: false, ..declaring(&[]) }), None);
+        assert_eq!(lost(&Container { image: new.id.clone(), ..container("db") }, &new), None, "it stays");
+        let keeps = |image: &str, id: &str| Keeps {
+            project: "shop".to_owned(),
+            definition: Arc::new(model()),
+            replaced: [(image.to_owned(), [id.to_owned()].into())].into(),
+        };
+        let left = |keeps: &Keeps| left_behind(keeps, std::slice::from_ref(&db), "db:1", &new);
+        assert!(left(&keeps("db:1", &db.id)).is_some());
+        assert_eq!(left(&keeps("db:1", "another")), None);
+        assert_eq!(left(&keeps("web:1", &db.id)), None);
+    }
+}
