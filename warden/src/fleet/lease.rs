@@ -215,8 +215,9 @@ impl Leases {
         next
     }
 
-    /// Returns the leases after an outage of the store, in which none could be renewed: those that were in force when it began
-    /// last [`AFTER_OUTAGE`] longer than it. `record` returns the verdicts on a digest, if known.
+    /// Returns the leases after an outage of the store, in which none could be renewed, except for moments: those that were in
+    /// force when it began, or were taken or renewed since, last [`AFTER_OUTAGE`] longer than it. `record` returns the verdicts
+    /// on a digest, if known.
     #[must_use]
     pub fn after_outage<'a>(
         &self,
@@ -228,7 +229,7 @@ impl Leases {
         let mut next = self.clone();
         for lease in &mut next.held {
             let is_spent = self.has_spent(&lease.agent, &lease.digest, since);
-            if lease.is_live(record(&lease.digest), since) && !is_spent {
+            if lease.is_live(record(&lease.digest), since.max(lease.renewed)) && !is_spent {
                 lease.renewed = lease.renewed.max(least);
             }
         }

@@ -97,6 +97,10 @@ fn a_lease_in_force_when_the_store_went_away_lasts_for_a_minute_after_it_is_back
         ((90, 200), 201, false),
         ((10, 15), 89, true),
         ((10, 15), 90, false),
+        // It was taken in a moment in which the store was there.
+        ((-100, 200), 259, true),
+        ((-100, 200), 260, false),
+        ((-100, 20), 90, false),
     ] {
         assert_eq!(is_live(&taken, &record, outage, now), expected, "{outage:?}, at {now}");
     }
