@@ -230,7 +230,13 @@ impl World {
             if is_troubled && self.random.one_in(40) {
                 store_back = now + 5 * i64::try_from(1 + self.random.below(10)).unwrap();
             }
-            self.keep.is_away.store(is_troubled && now < store_back, Ordering::Relaxed);
+            let is_away = is_troubled && now < store_back;
+            if self.keep.is_away.swap(is_away, Ordering::Relaxed) != is_away {
+                // The wardens notice it.
+                for (_, task) in &mut self.wardens {
+                    task.prepare().await;
+                }
+            }
             for until in &mut self.unreachable {
                 if is_troubled && self.random.one_in(30) {
                     *until = now + 5 * i64::try_from(1 + self.random.below(20)).unwrap();
