@@ -328,13 +328,17 @@ impl Collector {
         let missing = self.missing_report(&view, asking.agent, &ids);
         let verdicts = |digest: &str| view.record(asking.repository, digest);
         let now = self.clock.now();
-        let mut leases = leases.without_decided(asking.agent, asking.digest, &verdicts);
+        let stored = leases.without_decided(asking.agent, asking.digest, &verdicts);
         let outage = *self.fleet.outage.lock();
-        if let Some(Outage { since, until, .. }) = outage {
-            leases = leases.after_outage(since, until.unwrap_or(now), &verdicts);
+        let extended = outage
+            .map(|Outage { since, until, .. }| stored.after_outage(since, until.unwrap_or(now), &verdicts));
+        let leases = extended.as_ref().unwrap_or(&stored);
+        let facts = Facts { decisions, record, leases, machines: &machines, missing, rules };
+        let mut answered = answer::answer(asking, &facts, now);
+        if let Some(next) = answered.leases.as_mut() {
+            next.restore(&stored, leases);
         }
-        let facts = Facts { decisions, record, leases: &leases, machines: &machines, missing, rules };
-        answer::answer(asking, &facts, now)
+        answered
     }
 
     /// Returns one of these machines, other than the asking one, whose report may be on its way.

@@ -236,6 +236,22 @@ impl Leases {
         next
     }
 
+    /// Undoes [`Self::after_outage`] for the leases that were not renewed since: stored, it would count as a renewal, so that
+    /// with a store that fails again and again the lease of a dead machine would never end.
+    pub fn restore(&mut self, stored: &Self, extended: &Self) {
+        for lease in &mut self.held {
+            let renewed_in = |all: &Self| {
+                let same = all.held.iter().find(|of| of.is_of(&lease.agent, &lease.service, &lease.digest));
+                same.map(|same| same.renewed)
+            };
+            if renewed_in(extended) == Some(lease.renewed)
+                && let Some(before) = renewed_in(stored)
+            {
+                lease.renewed = before;
+            }
+        }
+    }
+
     /// Returns when a verdict of a machine that arrives now begins to count as proof: not before its probation can be over.
     /// `None` if the machine was not seen trying the digest since its last verdict.
     pub fn proof(&self, agent: &str, record: &DigestRecord, now: Timestamp) -> Option<Timestamp> {

@@ -113,6 +113,18 @@ fn a_lease_in_force_when_the_store_went_away_lasts_for_a_minute_after_it_is_back
     assert!(!is_live(&taken, &decided, (80, 200), 201), "a verdict ends it");
 }
 
+#[test]
+fn a_lease_that_outlasts_an_outage_is_stored_with_the_time_of_its_last_renewal() {
+    let (record, other) = (record(), Holder { agent: "b", ..holder(None, 0) });
+    let stored = Leases::default().with(&holder(None, 0), &record, at(0)).with(&other, &record, at(10));
+    let extended = stored.after_outage(at(20), at(200), |_| None);
+    let mut next = extended.with(&other, &record, at(205));
+    let renewed = |leases: &Leases| leases.held.iter().map(|lease| lease.renewed).collect::<Vec<Timestamp>>();
+    assert_eq!(renewed(&next), [at(170), at(205)]);
+    next.restore(&stored, &extended);
+    assert_eq!(renewed(&next), [at(0), at(205)]);
+}
+
 /// Takes and releases the lease of another digest.
 fn touch(leases: &Leases, digest: &str, now: i64) -> Leases {
     let record = DigestRecord { digest: digest.to_owned(), ..record() };

@@ -493,6 +493,22 @@ async fn a_lease_that_was_renewed_between_two_outages_is_kept_as_well() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_of_a_dead_machine_ends_although_the_store_fails_again_and_again() {
+    let mut warden = Single::new().await;
+    assert_eq!(warden.ask("a", 0, 0).await, Permission::Go);
+    assert_eq!(warden.ask("c", 1, 5).await, Permission::Go);
+    for since in (20..=720).step_by(100) {
+        warden.set_store(true, since).await;
+        warden.set_store(false, since + 70).await;
+        // Another machine renews its lease of the same repository.
+        assert_eq!(warden.ask("c", 1, since + 75).await, Permission::Go);
+        let is_over = since == 720;
+        let expected = if is_over { Permission::Go } else { Permission::Wait };
+        assert_eq!(warden.ask("b", 0, since + 76).await, expected, "after the outage at {since} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_bad_digest_fails_on_one_machine_and_no_update_is_held_forever() {
     let (mut hurt, mut excused, mut ringed, mut limited) = (0, 0, 0, 0);
     let fleets = std::env::var("EVENKEEL_LIVES").ok();
