@@ -144,7 +144,9 @@ fn configured(known: FleetView, config: &Config, now: Timestamp) -> FleetView {
     match (&config.push, config.fleet_terms_without_push) {
         (Some(push), _) => {
             let warden = push.warden_urls.first().cloned().unwrap_or_default();
-            FleetView { link, warden, ring: push.ring, patience: push.patience, ..known }
+            // A fault that is mended is no reason any more.
+            let why_away = known.why_away.filter(|why| why != DISABLED);
+            FleetView { link, why_away, warden, ring: push.ring, patience: push.patience, ..known }
         }
         (None, Some(FleetTerms { ring, patience })) => {
             FleetView { link, ring, patience, ..known }.without_answer(DISABLED, now)
@@ -531,6 +533,13 @@ mod tests {
         let view = configured(known.clone(), &faulty, now);
         assert_eq!((view.link, view.revision), (Link::Away { since: now }, 7));
         assert_eq!((view.ring, view.patience), (5, Duration::from_mins(1)));
+        // Until a warden has been asked, only the reason of the fault is over.
+        let mended = config(r#"{"push": {"warden_url": "http://w", "token": "0123456789abcdef-fake"}}"#);
+        assert_eq!(view.why_away.as_deref(), Some(DISABLED));
+        let without_fault = configured(view.clone(), &mended, now);
+        assert_eq!((without_fault.link, without_fault.why_away), (Link::Away { since: now }, None));
+        let refused = FleetView { why_away: Some("refused".to_owned()), ..view };
+        assert_eq!(configured(refused, &mended, now).why_away.as_deref(), Some("refused"));
         // A machine that has never reached its fleet waits as well.
         assert_eq!(configured(FleetView::default(), &faulty, now).link, Link::Away { since: now });
         // A machine without a configured push leaves the fleet.

@@ -47,15 +47,17 @@ const LEAP: SignedDuration = SignedDuration::from_hours(24);
 const BELIEVED: Duration = Duration::from_hours(1);
 /// How long after the store was read a machine without a report may be about to send one.
 const REPORT_TIME: SignedDuration = SignedDuration::from_mins(2);
-/// Outages of the store that follow each other closely count as one, up to this duration.
+/// Outages of the store that follow each other closely count as one, for this long after the store was first back.
 const MAX_OUTAGE: SignedDuration = SignedDuration::from_mins(10);
 /// Polls older than this are dropped.
 const POLL_RETENTION: SignedDuration = SignedDuration::from_hours(24);
 
-/// A time without the store, in which no lease could be renewed.
+/// A time without the store, in which no lease could be renewed, except for moments.
 #[derive(Debug, Clone, Copy)]
 struct Outage {
     since: Timestamp,
+    /// When it first seemed to be over.
+    back: Option<Timestamp>,
     /// `None` while it lasts.
     until: Option<Timestamp>,
 }
@@ -111,17 +113,18 @@ impl Fleet {
         let mut outage = self.outage.lock();
         if !is_away {
             if let Some(outage) = outage.as_mut() {
+                outage.back.get_or_insert(now);
                 outage.until = Some(now);
             }
             return;
         }
         // A store that fails again before all leases could be renewed was not back.
         let is_same = |last: &Outage| {
-            let is_recent = |until| now.duration_since(until) < lease::AFTER_OUTAGE;
-            last.until.is_some_and(is_recent) && now.duration_since(last.since) < MAX_OUTAGE
+            last.until.is_some_and(|until| now.duration_since(until) < lease::AFTER_OUTAGE)
+                && last.back.is_some_and(|back| now.duration_since(back) < MAX_OUTAGE)
         };
-        let since = outage.filter(is_same).map_or(now, |last| last.since);
-        *outage = Some(Outage { since, until: None });
+        let (since, back) = outage.filter(is_same).map_or((now, None), |last| (last.since, last.back));
+        *outage = Some(Outage { since, back, until: None });
     }
 
     /// Applies values read from the store, and wakes waiting long polls.
@@ -325,13 +328,17 @@ impl Collector {
         let missing = self.missing_report(&view, asking.agent, &ids);
         let verdicts = |digest: &str| view.record(asking.repository, digest);
         let now = self.clock.now();
-        let mut leases = leases.without_decided(asking.agent, asking.digest, &verdicts);
+        let stored = leases.without_decided(asking.agent, asking.digest, &verdicts);
         let outage = *self.fleet.outage.lock();
-        if let Some(Outage { since, until }) = outage {
-            leases = leases.after_outage(since, until.unwrap_or(now), &verdicts);
+        let extended = outage
+            .map(|Outage { since, until, .. }| stored.after_outage(since, until.unwrap_or(now), &verdicts));
+        let leases = extended.as_ref().unwrap_or(&stored);
+        let facts = Facts { decisions, record, leases, machines: &machines, missing, rules };
+        let mut answered = answer::answer(asking, &facts, now);
+        if let Some(next) = answered.leases.as_mut() {
+            next.restore(&stored, leases);
         }
-        let facts = Facts { decisions, record, leases: &leases, machines: &machines, missing, rules };
-        answer::answer(asking, &facts, now)
+        answered
     }
 
     /// Returns one of these machines, other than the asking one, whose report may be on its way.

@@ -215,8 +215,9 @@ impl Leases {
         next
     }
 
-    /// Returns the leases after an outage of the store, in which none could be renewed: those that were in force when it began
-    /// last [`AFTER_OUTAGE`] longer than it. `record` returns the verdicts on a digest, if known.
+    /// Returns the leases after an outage of the store, in which none could be renewed, except for moments: those that were in
+    /// force when it began, or were taken or renewed since, last [`AFTER_OUTAGE`] longer than it. `record` returns the verdicts
+    /// on a digest, if known.
     #[must_use]
     pub fn after_outage<'a>(
         &self,
@@ -228,11 +229,27 @@ impl Leases {
         let mut next = self.clone();
         for lease in &mut next.held {
             let is_spent = self.has_spent(&lease.agent, &lease.digest, since);
-            if lease.is_live(record(&lease.digest), since) && !is_spent {
+            if lease.is_live(record(&lease.digest), since.max(lease.renewed)) && !is_spent {
                 lease.renewed = lease.renewed.max(least);
             }
         }
         next
+    }
+
+    /// Undoes [`Self::after_outage`] for the leases that were not renewed since: stored, it would count as a renewal, so that
+    /// with a store that fails again and again the lease of a dead machine would never end.
+    pub fn restore(&mut self, stored: &Self, extended: &Self) {
+        for lease in &mut self.held {
+            let renewed_in = |all: &Self| {
+                let same = all.held.iter().find(|of| of.is_of(&lease.agent, &lease.service, &lease.digest));
+                same.map(|same| same.renewed)
+            };
+            if renewed_in(extended) == Some(lease.renewed)
+                && let Some(before) = renewed_in(stored)
+            {
+                lease.renewed = before;
+            }
+        }
     }
 
     /// Returns when a verdict of a machine that arrives now begins to count as proof: not before its probation can be over.

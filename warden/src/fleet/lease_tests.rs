@@ -97,6 +97,10 @@ fn a_lease_in_force_when_the_store_went_away_lasts_for_a_minute_after_it_is_back
         ((90, 200), 201, false),
         ((10, 15), 89, true),
         ((10, 15), 90, false),
+        // It was taken in a moment in which the store was there.
+        ((-100, 200), 259, true),
+        ((-100, 200), 260, false),
+        ((-100, 20), 90, false),
     ] {
         assert_eq!(is_live(&taken, &record, outage, now), expected, "{outage:?}, at {now}");
     }
@@ -107,6 +111,18 @@ fn a_lease_in_force_when_the_store_went_away_lasts_for_a_minute_after_it_is_back
     let said = entry("a", "updated", "r/web", "d");
     decided.record(&said, Verdict::Proven, 7, (at(0), at(0)));
     assert!(!is_live(&taken, &decided, (80, 200), 201), "a verdict ends it");
+}
+
+#[test]
+fn a_lease_that_outlasts_an_outage_is_stored_with_the_time_of_its_last_renewal() {
+    let (record, other) = (record(), Holder { agent: "b", ..holder(None, 0) });
+    let stored = Leases::default().with(&holder(None, 0), &record, at(0)).with(&other, &record, at(10));
+    let extended = stored.after_outage(at(20), at(200), |_| None);
+    let mut next = extended.with(&other, &record, at(205));
+    let renewed = |leases: &Leases| leases.held.iter().map(|lease| lease.renewed).collect::<Vec<Timestamp>>();
+    assert_eq!(renewed(&next), [at(170), at(205)]);
+    next.restore(&stored, &extended);
+    assert_eq!(renewed(&next), [at(0), at(205)]);
 }
 
 /// Takes and releases the lease of another digest.

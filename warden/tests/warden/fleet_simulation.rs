@@ -230,7 +230,13 @@ impl World {
             if is_troubled && self.random.one_in(40) {
                 store_back = now + 5 * i64::try_from(1 + self.random.below(10)).unwrap();
             }
-            self.keep.is_away.store(is_troubled && now < store_back, Ordering::Relaxed);
+            let is_away = is_troubled && now < store_back;
+            if self.keep.is_away.swap(is_away, Ordering::Relaxed) != is_away {
+                // The wardens notice it.
+                for (_, task) in &mut self.wardens {
+                    task.prepare().await;
+                }
+            }
             for until in &mut self.unreachable {
                 if is_troubled && self.random.one_in(30) {
                     *until = now + 5 * i64::try_from(1 + self.random.below(20)).unwrap();
@@ -412,41 +418,94 @@ impl World {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_lease_that_could_not_be_renewed_while_the_store_was_away_is_kept_for_its_machine() {
-    let (clock, keep) = (Arc::new(SetClock::default()), Arc::new(Maps::default()));
-    let (ids, retention) = (["a", "b"].map(str::to_owned), Retention { days: 1, bytes: 1 });
-    let (collector, mut task) = Collector::new(keep.clone(), ids, retention, clock.clone());
-    let ask = async |agent: &str, now: i64| {
-        clock.0.store(now, Ordering::Relaxed);
+/// One warden whose clock and store are set by the test.
+struct Single {
+    clock: Arc<SetClock>,
+    keep: Arc<Maps>,
+    collector: Arc<Collector>,
+    task: Task,
+}
+
+impl Single {
+    async fn new() -> Self {
+        let (clock, keep) = (Arc::new(SetClock::default()), Arc::new(Maps::default()));
+        let (ids, retention) = (["a", "b", "c"].map(str::to_owned), Retention { days: 1, bytes: 1 });
+        let (collector, mut task) = Collector::new(keep.clone(), ids, retention, clock.clone());
+        task.prepare().await;
+        Self { clock, keep, collector, task }
+    }
+
+    async fn set_store(&mut self, is_away: bool, now: i64) {
+        self.clock.0.store(now, Ordering::Relaxed);
+        self.keep.is_away.store(is_away, Ordering::Relaxed);
+        self.task.prepare().await;
+    }
+
+    async fn ask(&self, agent: &str, digest: usize, now: i64) -> Permission {
+        self.clock.0.store(now, Ordering::Relaxed);
         let asking = Asking {
             agent,
             ring: 0,
             service: "web",
             repository: "r/web",
             image: "r/web:1",
-            digest: DIGESTS[0],
+            digest: DIGESTS[digest],
             progress: None,
         };
-        collector.ask(&asking).await.answer
-    };
-    task.prepare().await;
-    assert_eq!(ask("a", 0).await, Permission::Go);
-    // Two outages, between which the machine does not get through.
-    for (since, until) in [(20, 70), (75, 200)] {
-        for (now, is_away) in [(since, true), (until, false)] {
-            clock.0.store(now, Ordering::Relaxed);
-            keep.is_away.store(is_away, Ordering::Relaxed);
-            task.prepare().await;
-            if is_away {
-                assert_eq!(ask("a", now + 1).await, Permission::Wait, "it can't be renewed");
-            }
-        }
+        self.collector.ask(&asking).await.answer
     }
-    assert_eq!(ask("b", 205).await, Permission::Wait, "the first machine is still trying it");
-    assert_eq!(ask("a", 210).await, Permission::Go);
-    assert_eq!(ask("b", 299).await, Permission::Wait, "it was renewed");
-    assert_eq!(ask("b", 300).await, Permission::Go, "it was not renewed again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_could_not_be_renewed_while_the_store_was_away_is_kept_for_its_machine() {
+    // Two outages, between which the machine does not get through; the first may be a long one.
+    for (first, second) in [((20, 70), (75, 200)), ((0, 900), (905, 920))] {
+        let mut warden = Single::new().await;
+        assert_eq!(warden.ask("a", 0, 0).await, Permission::Go);
+        for (since, until) in [first, second] {
+            warden.set_store(true, since).await;
+            assert_eq!(warden.ask("a", 0, since + 1).await, Permission::Wait, "it can't be renewed");
+            warden.set_store(false, until).await;
+        }
+        let end = second.1;
+        assert_eq!(
+            warden.ask("b", 0, end + 5).await,
+            Permission::Wait,
+            "the first machine is still trying it, {first:?}"
+        );
+        assert_eq!(warden.ask("a", 0, end + 10).await, Permission::Go);
+        assert_eq!(warden.ask("b", 0, end + 99).await, Permission::Wait, "it was renewed");
+        assert_eq!(warden.ask("b", 0, end + 100).await, Permission::Go, "it was not renewed again");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_renewed_between_two_outages_is_kept_as_well() {
+    let mut warden = Single::new().await;
+    assert_eq!(warden.ask("a", 0, 0).await, Permission::Go);
+    warden.set_store(true, 0).await;
+    warden.set_store(false, 900).await;
+    assert_eq!(warden.ask("a", 0, 902).await, Permission::Go);
+    warden.set_store(true, 905).await;
+    warden.set_store(false, 1800).await;
+    assert_eq!(warden.ask("b", 0, 1805).await, Permission::Wait);
+    assert_eq!(warden.ask("a", 0, 1810).await, Permission::Go);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_of_a_dead_machine_ends_although_the_store_fails_again_and_again() {
+    let mut warden = Single::new().await;
+    assert_eq!(warden.ask("a", 0, 0).await, Permission::Go);
+    assert_eq!(warden.ask("c", 1, 5).await, Permission::Go);
+    for since in (20..=720).step_by(100) {
+        warden.set_store(true, since).await;
+        warden.set_store(false, since + 70).await;
+        // Another machine renews its lease of the same repository.
+        assert_eq!(warden.ask("c", 1, since + 75).await, Permission::Go);
+        let is_over = since == 720;
+        let expected = if is_over { Permission::Go } else { Permission::Wait };
+        assert_eq!(warden.ask("b", 0, since + 76).await, expected, "after the outage at {since} s");
+    }
 }
 
 #[tokio::test(start_paused = true)]
