@@ -328,10 +328,10 @@ impl Collector {
         let missing = self.missing_report(&view, asking.agent, &ids);
         let verdicts = |digest: &str| view.record(asking.repository, digest);
         let now = self.clock.now();
-        let stored = leases.without_decided(asking.agent, asking.digest, &verdicts);
+        let stored = leases.without_decided(asking.agent, asking.digest, verdicts);
         let outage = *self.fleet.outage.lock();
         let extended = outage
-            .map(|Outage { since, until, .. }| stored.after_outage(since, until.unwrap_or(now), &verdicts));
+            .map(|Outage { since, until, .. }| stored.after_outage(since, until.unwrap_or(now), verdicts));
         let leases = extended.as_ref().unwrap_or(&stored);
         let facts = Facts { decisions, record, leases, machines: &machines, missing, rules };
         let mut answered = answer::answer(asking, &facts, now);
