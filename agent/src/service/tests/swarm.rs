@@ -229,13 +229,25 @@ fn a_service_whose_tasks_end_by_themselves_is_never_updated() {
     };
     let (complete, failed) = (("a", TaskState::Complete, 5), ("a", TaskState::Failed, 5));
     let runs = ("b", TaskState::Running, 9);
+    // An hour and more before the start of the scenario.
+    let ended = [("c", TaskState::Complete, 1_767_200_000), ("a", TaskState::Complete, 1_767_210_000)];
+    let takes_long = of(&[ended[0], ended[1], ("b", TaskState::Running, 1_767_216_000)], true);
+    let of_other_image = |mut swarm: SwarmService| {
+        let ended = swarm.tasks.iter_mut().filter(|task| task.state == TaskState::Complete);
+        ended.for_each(|task| task.image = image('3'));
+        swarm
+    };
     for (swarm, is_updated) in [
         (of(&[complete], true), false),
         (of(&[complete, ("b", TaskState::Pending, 9)], true), false),
         // For an hour, or since before the other one ended.
         (of(&[complete, runs], true), true),
         // Work that takes longer than an hour.
-        (of(&[("c", TaskState::Complete, 1), complete, runs], true), false),
+        (takes_long.clone(), false),
+        // Two of another image that ended with 0.
+        (of_other_image(takes_long), true),
+        // Two ends say nothing about one that has been running for far longer than the time between them.
+        (of(&[("c", TaskState::Complete, 1), complete, runs], true), true),
         (of(&[complete, ("b", TaskState::Running, 4)], true), true),
         (of(&[("c", TaskState::Failed, 1), complete, ("b", TaskState::Shutdown, 9)], true), false),
         (of(&[("c", TaskState::Complete, 1), failed, runs], true), true),
