@@ -142,7 +142,8 @@ impl Service {
         if sight == Sight::GivenUp {
             let local = service.running().filter(|task| task.local_container.is_some());
             let runs_since = local.filter_map(|task| task.since).min();
-            self.engine_back(now, runs_since, now);
+            // Without a witness nothing says that it was restarted, and a failure is that of the image.
+            self.engine_back(now, runs_since.or(Some(Timestamp::UNIX_EPOCH)), now);
         }
         sight == Sight::Waiting
     }
