@@ -540,6 +540,33 @@ fn only_a_restart_of_the_engine_excuses_the_image_of_a_task_that_failed_on_it() 
 }
 
 #[test]
+fn an_agent_that_starts_while_its_engine_is_away_learns_first_whether_the_engine_was_restarted() {
+    for is_restart in [true, false] {
+        let mut scenario = converging();
+        let (config, durable) = (scenario.service.config.clone(), scenario.service.durable().clone());
+        scenario.at(5);
+        scenario.service =
+            Service::new(config, durable, boot_of("one", "one"), StartReason::Start, scenario.now).0;
+        scenario.observes(Err(SwarmError::Unavailable("connection refused".into())));
+        scenario.at(7).observes(Ok(failed_here()));
+        let phase = &scenario.deployment().phase;
+        assert!(matches!(phase, Phase::Converge { .. }), "it is not known yet: {phase:?}");
+        scenario.at(8);
+        if is_restart {
+            scenario.engine_back();
+        } else {
+            scenario.reconnected();
+        }
+        scenario.at(9).observes(Ok(failed_here()));
+        let phase = &scenario.deployment().phase;
+        assert!(matches!(phase, Phase::Diagnose(_)), "{phase:?}");
+        let durable = &scenario.service.durable;
+        assert_eq!(durable.images.blocked().next().is_some(), !is_restart);
+        assert_eq!(durable.postponed.is_empty(), !is_restart);
+    }
+}
+
+#[test]
 fn a_read_that_the_managers_refuse_is_repeated_and_only_a_removed_service_ends_its_update() {
     let mut scenario = converging();
     scenario.at(1).observes(Err(SwarmError::Refused("rpc error: something new".into())));

@@ -103,7 +103,9 @@ impl Service {
         if let Some(watch) = deployment.and_then(|deployment| deployment.phase.watch_mut()) {
             watch.done_since = None;
         }
-        if !matches!(error, SwarmError::Unavailable(_)) {
+        if matches!(error, SwarmError::Unavailable(_)) {
+            self.healer.gaps.note_away();
+        } else {
             self.set_fault(Some(Fault { text: error.to_string(), from_check: true }), now);
         }
     }
