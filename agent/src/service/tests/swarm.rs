@@ -1,5 +1,7 @@
 //! Scenarios of a swarm service: manual requests, and the plan and course of an update.
 
+mod left;
+
 use serde_json::json;
 
 use super::*;
@@ -378,72 +380,6 @@ fn an_update_goes_back_to_the_image_that_all_tasks_of_a_paused_one_still_run() {
         let mut scenario = Scenario::of(in_swarm());
         assert!(scenario.check(seen('3', '2', swarm)).step().is_some());
         assert_eq!(scenario.plan().back, image('2'));
-    }
-}
-
-/// A service on 1 that was on 2 before.
-fn left(state: UpdateState, previous: Option<char>, failed: &[char]) -> SwarmService {
-    let update = Some(UpdateStatus { state, message: "as it is told".into(), completed_at: None });
-    let mut swarm = SwarmService { update, previous_image: previous.map(image), ..service(&image('1')) };
-    swarm.tasks.extend(failed.iter().map(|n| task("failed", &image(*n), TaskState::Failed)));
-    swarm
-}
-
-#[test]
-fn a_rollback_of_an_update_that_no_check_has_seen_is_kept_and_told_once() {
-    for swarm in [
-        left(UpdateState::RollbackCompleted, Some('2'), &[]),
-        left(UpdateState::RollbackStarted, Some('2'), &[]),
-        left(UpdateState::RollbackCompleted, None, &['2']),
-    ] {
-        let mut scenario = Scenario::of(in_swarm());
-        for second in [0, 20] {
-            assert_eq!(scenario.at(second).check(seen('2', '1', swarm.clone())).step(), None, "{swarm:?}");
-            let declined: Vec<_> = scenario.service.durable.images.declined().collect();
-            assert_eq!(declined, [(IMAGE, &digest('2'))], "{swarm:?}");
-        }
-        assert_eq!(scenario.kinds(), [Kind::UPDATE_AVAILABLE], "{swarm:?}");
-        assert_eq!(scenario.record().waiting.expect("it waits").clear, "POST /trigger/web");
-        // A person takes it back, and it is not declined once more.
-        scenario.service.handle_request(ServiceRequest::Unblock, scenario.now);
-        let over = left(UpdateState::RollbackCompleted, Some('2'), &[]);
-        assert!(scenario.at(40).check(seen('2', '1', over)).step().is_some(), "{swarm:?}");
-    }
-}
-
-/// The agent has gone from 2 to 1, for example, because the registry had 1 then.
-#[test]
-fn an_update_that_was_not_rolled_back_declines_no_digest() {
-    for swarm in [
-        left(UpdateState::Completed, Some('2'), &[]),
-        left(UpdateState::Completed, Some('1'), &[]),
-        left(UpdateState::RollbackCompleted, Some('1'), &[]),
-        left(UpdateState::RollbackCompleted, Some('3'), &['2']),
-        left(UpdateState::RollbackCompleted, None, &['1', '3']),
-    ] {
-        let mut scenario = Scenario::of(in_swarm());
-        assert!(scenario.check(seen('2', '1', swarm.clone())).step().is_some(), "{swarm:?}");
-    }
-}
-
-#[test]
-fn the_rollback_of_an_update_by_the_agent_is_not_a_persons() {
-    for is_unblocked_first in [true, false] {
-        let mut scenario = Scenario::of(in_swarm());
-        assert!(scenario.check(seen('2', '1', service(&image('1')))).step().is_some());
-        scenario.fails_in_swarm('2');
-        assert!(matches!(scenario.step(), Some(SwarmStep::Set(SetImage { back: true, .. }))));
-        scenario.input(stepped(SwarmResult::Set));
-        let back = || left(UpdateState::RollbackCompleted, Some('2'), &['2']);
-        scenario.observes(Ok(back()));
-        scenario.at(40).observes(Ok(back()));
-        assert!(scenario.service.durable.deployment.is_none(), "it is over");
-        if !is_unblocked_first {
-            assert_eq!(scenario.at(50).check(seen('2', '1', back())).step(), None);
-            assert_eq!(scenario.status(), StatusValue::Blocked);
-        }
-        scenario.service.handle_request(ServiceRequest::Unblock, scenario.now);
-        assert!(scenario.at(60).check(seen('2', '1', back())).step().is_some(), "{is_unblocked_first}");
     }
 }
 
