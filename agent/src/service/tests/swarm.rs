@@ -170,6 +170,25 @@ fn an_update_keeps_the_spelling_of_the_specification_in_both_directions() {
     }
 }
 
+#[test]
+fn an_update_of_a_service_that_names_neither_tag_nor_digest_sets_both() {
+    let reference = Reference::parse("nginx").unwrap();
+    let mut config = in_swarm();
+    config.images[0] = ConfiguredImage { configured: "nginx".into(), reference: reference.clone() };
+    let seen = |remote: char| {
+        let mut seen = seen_without_digest(remote);
+        seen.swarm = Some(Box::new(service("nginx")));
+        let view = &mut seen.images[0];
+        (view.configured, view.reference, view.from) = ("nginx".into(), reference.clone(), reference.clone());
+        seen
+    };
+    let mut scenario = Scenario::of(config);
+    assert_eq!(scenario.check(seen('1')).step(), None);
+    assert!(scenario.at(20).check(seen('2')).step().is_some());
+    let (plan, of) = (scenario.plan(), |n: char| format!("docker.io/library/nginx:latest@{}", digest(n)));
+    assert_eq!((&plan.to, &plan.back), (&of('2'), &of('1')));
+}
+
 /// An operator lifts the block of an image that still runs because its rollback failed.
 #[test]
 fn existing_tasks_prove_an_image_that_is_already_set() {
