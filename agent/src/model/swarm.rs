@@ -70,7 +70,8 @@ impl UpdateStatus {
         says(&self.message, "manually requested")
     }
 
-    fn is_rollback(&self) -> bool {
+    /// Reports whether this is a rollback, whoever requested it.
+    pub fn is_rollback(&self) -> bool {
         matches!(
             self.state,
             UpdateState::RollbackStarted | UpdateState::RollbackPaused | UpdateState::RollbackCompleted

@@ -380,6 +380,7 @@ fn an_update_that_the_swarm_has_paused_is_told_until_it_goes_on() {
     assert_eq!(scenario.kinds(), [Kind::ERROR], "it is told once");
     let told = scenario.record().errored.expect("it is an error");
     assert!(told.contains("update paused due to failure or early termination of task new"), "{told}");
+    assert!(told.ends_with("or go back with `docker service rollback shop_web`"), "{told}");
     assert_eq!(scenario.at(40).check(seen('2', '2', replaced())).step(), None);
     assert_eq!(scenario.kinds(), [Kind::RECOVERED]);
 }

@@ -103,3 +103,13 @@ fn a_rollback_by_a_person_is_kept_although_its_image_was_not_configured_for_a_wh
     let declined: Vec<_> = scenario.service.durable.images.declined().collect();
     assert_eq!(declined, [(IMAGE, &digest('2'))]);
 }
+
+#[test]
+fn a_rollback_that_the_swarm_has_paused_is_told_as_one_that_only_goes_on() {
+    let mut scenario = Scenario::of(in_swarm());
+    let paused = left(UpdateState::RollbackPaused, None, &[]);
+    assert_eq!(scenario.check(seen('1', '1', paused)).step(), None);
+    let told = scenario.record().errored.expect("it is an error");
+    assert!(told.contains("has paused a rollback of the swarm service shop_web (as it is told)"), "{told}");
+    assert!(told.ends_with("continue with `docker service update --force shop_web`"), "{told}");
+}
