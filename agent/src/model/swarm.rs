@@ -70,7 +70,8 @@ impl UpdateStatus {
         says(&self.message, "manually requested")
     }
 
-    fn is_rollback(&self) -> bool {
+    /// Reports whether this is a rollback, whoever requested it.
+    pub fn is_rollback(&self) -> bool {
         matches!(
             self.state,
             UpdateState::RollbackStarted | UpdateState::RollbackPaused | UpdateState::RollbackCompleted
@@ -216,8 +217,8 @@ impl SwarmService {
 
     /// Reports whether its tasks do their work and end, as those of a job: the last one that has ended by itself did so with
     /// code 0, and is not started again, or only after a long delay. A task that ran on when that one ended, or that has been
-    /// running for an hour, is that of a service, of which one has ended for once. If two in its place have ended so, it is work
-    /// that takes long.
+    /// running for an hour, is that of a service, of which one has ended for once. If two of its image have ended so in its
+    /// place, it may be work that takes long, and has to run for twice the time between them.
     pub fn works_to_its_end(&self, now: Timestamp) -> bool {
         let by_itself = |task: &&Task| {
             matches!(task.state, TaskState::Complete | TaskState::Failed | TaskState::Rejected)
@@ -226,15 +227,24 @@ impl SwarmService {
         let Some(last) = last.filter(|task| self.keeps_ended && task.state == TaskState::Complete) else {
             return false;
         };
-        let ends_again = |name: &str| {
-            let in_place = self.tasks.iter().filter(|task| task.name == name);
-            in_place.filter(|task| task.state == TaskState::Complete).count() > 1
+        // Work that takes long ends in its place about as often as that.
+        let took = |task: &Task| {
+            let is_like = |other: &&Task| {
+                other.state == TaskState::Complete && (&other.name, &other.image) == (&task.name, &task.image)
+            };
+            let ends = self.tasks.iter().filter(is_like).filter_map(|other| other.since);
+            let mut ends: Vec<Timestamp> = ends.collect();
+            ends.sort_unstable();
+            match ends.as_slice() {
+                [.., before, latest] => latest.duration_since(*before) * 2,
+                _ => SignedDuration::ZERO,
+            }
         };
         let runs_on = |task: &Task| {
             let since = task.since.filter(|_| task.state == TaskState::Running);
             since.is_some_and(|since| {
-                let is_long = now.duration_since(since) > SignedDuration::from_hours(1);
-                last.since.is_some_and(|end| since < end) || (is_long && !ends_again(&task.name))
+                let limit = took(task).max(SignedDuration::from_hours(1));
+                last.since.is_some_and(|end| since < end) || now.duration_since(since) > limit
             })
         };
         !self.wanted().any(runs_on)

@@ -221,7 +221,7 @@ impl ImageMemory {
     /// was blocked.
     pub(super) fn forget_withheld(&mut self) -> Option<Digest> {
         (self.not_found, self.unproven, self.pulled) = (None, None, None);
-        (self.declined, self.declined_tag) = (None, None);
+        (self.declined, self.declined_tag, self.rolled_back_from) = (None, None, None);
         let newest_failed = std::mem::take(&mut self.failed_tags).into_values().next_back();
         self.blocked.take().or(newest_failed)
     }

@@ -295,8 +295,13 @@ fn fault(error: EngineError) -> SwarmError {
     if says(&["update out of sequence"]) {
         return SwarmError::Conflict;
     }
-    if says(&["does not have a leader", "no elected", "lost quorum", "has no leader", "deadline exceeded"]) {
+    if says(&["does not have a leader", "no elected", "lost quorum", "has no leader"]) {
         return SwarmError::NoLeader("too few managers are online to elect a leader".to_owned());
+    }
+    if says(&["deadline exceeded"]) {
+        return SwarmError::NoLeader(
+            "no answer from a leader: too few managers are online, or this one can't reach it".to_owned(),
+        );
     }
     // A change may have been applied nevertheless.
     if says(&["node lost leader status", "node is stopped"]) {

@@ -26,7 +26,11 @@ async fn a_manager_that_is_not_ready_still_counts_as_in_a_swarm() {
         "This node is not a swarm manager. Use \"docker swarm init\" or \"docker swarm join\" to connect.";
     assert_eq!(service(503, outside).await, SwarmError::NotManager("it is in no swarm".into()));
     let late = service(500, "rpc error: code = DeadlineExceeded desc = context deadline exceeded").await;
-    assert!(matches!(late, SwarmError::NoLeader(_)), "{late:?}");
+    // The quorum may be complete, and only this manager cut off.
+    assert!(
+        matches!(&late, SwarmError::NoLeader(why) if why.contains("this one can't reach it")),
+        "{late:?}"
+    );
 }
 
 #[tokio::test]

@@ -36,7 +36,9 @@ impl Service {
             let is_left = observation.swarm.as_ref().is_some_and(|swarm| swarm.is_rolled_back_from(remote));
             let is_left_now = is_left && memory.rolled_back_from.as_ref() != Some(remote);
             memory.rolled_back_from = is_left.then(|| remote.clone());
-            let is_left_unseen = is_left_now && !is_postponed && memory.declined.is_none();
+            // One that has failed here was rolled back for that.
+            let is_left_unseen =
+                is_left_now && !is_postponed && memory.declined.is_none() && !memory.failed_before(remote);
             // It ran while the registry had it, the registry still has it, but the service was set to another one.
             let is_replaced = if is_in_swarm {
                 view.running.iter().any(|local| !local.digests.is_empty())

@@ -40,8 +40,8 @@ impl Service {
         if self.wanted.is_some() || self.durable.rollback_failed {
             return None;
         }
-        let message = service.update.as_ref().map(|update| update.message.as_str()).unwrap_or_default();
-        Some(wording::paused(&service.name, message))
+        let update = service.update.as_ref()?;
+        Some(wording::paused(&service.name, &update.message, update.is_rollback()))
     }
 
     /// Cancels the wanted deployment of a service to which nothing is deployed. Returns the reason if it was an update.

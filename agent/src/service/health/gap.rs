@@ -31,7 +31,7 @@ struct Gap {
     stops: StopTimes,
     /// When the engine could first be reached again in the gap.
     reached_at: Option<Timestamp>,
-    /// Whether the event stream was lost, as opposed to one that has not been there yet.
+    /// Whether the event stream was lost, or the engine was away, as opposed to a stream that has not been there yet.
     is_loss: bool,
 }
 
@@ -110,12 +110,20 @@ impl Gaps {
         }
     }
 
+    /// The engine was found away while the event stream is awaited: it may have been restarted.
+    pub(in crate::service) fn note_away(&mut self) {
+        if let Some(gap) = self.0.last_mut().filter(|gap| gap.to.is_none()) {
+            (gap.reached_at, gap.is_loss) = (None, true);
+        }
+    }
+
     /// Whether the event stream is awaited.
     pub(in crate::service) fn is_open(&self) -> bool {
         self.0.last().is_some_and(|gap| gap.to.is_none())
     }
 
-    /// Whether the event stream was lost and has not come back: the engine may have been restarted.
+    /// Whether the event stream was lost, or the engine was away, and the stream has not come back: the engine may have been
+    /// restarted.
     pub(in crate::service) fn is_lost(&self) -> bool {
         self.0.last().is_some_and(|gap| gap.to.is_none() && gap.is_loss)
     }

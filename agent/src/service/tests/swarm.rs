@@ -1,5 +1,7 @@
 //! Scenarios of a swarm service: manual requests, and the plan and course of an update.
 
+mod left;
+
 use serde_json::json;
 
 use super::*;
@@ -168,6 +170,25 @@ fn an_update_keeps_the_spelling_of_the_specification_in_both_directions() {
     }
 }
 
+#[test]
+fn an_update_of_a_service_that_names_neither_tag_nor_digest_sets_both() {
+    let reference = Reference::parse("nginx").unwrap();
+    let mut config = in_swarm();
+    config.images[0] = ConfiguredImage { configured: "nginx".into(), reference: reference.clone() };
+    let seen = |remote: char| {
+        let mut seen = seen_without_digest(remote);
+        seen.swarm = Some(Box::new(service("nginx")));
+        let view = &mut seen.images[0];
+        (view.configured, view.reference, view.from) = ("nginx".into(), reference.clone(), reference.clone());
+        seen
+    };
+    let mut scenario = Scenario::of(config);
+    assert_eq!(scenario.check(seen('1')).step(), None);
+    assert!(scenario.at(20).check(seen('2')).step().is_some());
+    let (plan, of) = (scenario.plan(), |n: char| format!("docker.io/library/nginx:latest@{}", digest(n)));
+    assert_eq!((&plan.to, &plan.back), (&of('2'), &of('1')));
+}
+
 /// An operator lifts the block of an image that still runs because its rollback failed.
 #[test]
 fn existing_tasks_prove_an_image_that_is_already_set() {
@@ -229,13 +250,25 @@ fn a_service_whose_tasks_end_by_themselves_is_never_updated() {
     };
     let (complete, failed) = (("a", TaskState::Complete, 5), ("a", TaskState::Failed, 5));
     let runs = ("b", TaskState::Running, 9);
+    // An hour and more before the start of the scenario.
+    let ended = [("c", TaskState::Complete, 1_767_200_000), ("a", TaskState::Complete, 1_767_210_000)];
+    let takes_long = of(&[ended[0], ended[1], ("b", TaskState::Running, 1_767_216_000)], true);
+    let of_other_image = |mut swarm: SwarmService| {
+        let ended = swarm.tasks.iter_mut().filter(|task| task.state == TaskState::Complete);
+        ended.for_each(|task| task.image = image('3'));
+        swarm
+    };
     for (swarm, is_updated) in [
         (of(&[complete], true), false),
         (of(&[complete, ("b", TaskState::Pending, 9)], true), false),
         // For an hour, or since before the other one ended.
         (of(&[complete, runs], true), true),
         // Work that takes longer than an hour.
-        (of(&[("c", TaskState::Complete, 1), complete, runs], true), false),
+        (takes_long.clone(), false),
+        // Two of another image that ended with 0.
+        (of_other_image(takes_long), true),
+        // Two ends say nothing about one that has been running for far longer than the time between them.
+        (of(&[("c", TaskState::Complete, 1), complete, runs], true), true),
         (of(&[complete, ("b", TaskState::Running, 4)], true), true),
         (of(&[("c", TaskState::Failed, 1), complete, ("b", TaskState::Shutdown, 9)], true), false),
         (of(&[("c", TaskState::Complete, 1), failed, runs], true), true),
@@ -347,6 +380,7 @@ fn an_update_that_the_swarm_has_paused_is_told_until_it_goes_on() {
     assert_eq!(scenario.kinds(), [Kind::ERROR], "it is told once");
     let told = scenario.record().errored.expect("it is an error");
     assert!(told.contains("update paused due to failure or early termination of task new"), "{told}");
+    assert!(told.ends_with("or go back with `docker service rollback shop_web`"), "{told}");
     assert_eq!(scenario.at(40).check(seen('2', '2', replaced())).step(), None);
     assert_eq!(scenario.kinds(), [Kind::RECOVERED]);
 }
@@ -366,72 +400,6 @@ fn an_update_goes_back_to_the_image_that_all_tasks_of_a_paused_one_still_run() {
         let mut scenario = Scenario::of(in_swarm());
         assert!(scenario.check(seen('3', '2', swarm)).step().is_some());
         assert_eq!(scenario.plan().back, image('2'));
-    }
-}
-
-/// A service on 1 that was on 2 before.
-fn left(state: UpdateState, previous: Option<char>, failed: &[char]) -> SwarmService {
-    let update = Some(UpdateStatus { state, message: "as it is told".into(), completed_at: None });
-    let mut swarm = SwarmService { update, previous_image: previous.map(image), ..service(&image('1')) };
-    swarm.tasks.extend(failed.iter().map(|n| task("failed", &image(*n), TaskState::Failed)));
-    swarm
-}
-
-#[test]
-fn a_rollback_of_an_update_that_no_check_has_seen_is_kept_and_told_once() {
-    for swarm in [
-        left(UpdateState::RollbackCompleted, Some('2'), &[]),
-        left(UpdateState::RollbackStarted, Some('2'), &[]),
-        left(UpdateState::RollbackCompleted, None, &['2']),
-    ] {
-        let mut scenario = Scenario::of(in_swarm());
-        for second in [0, 20] {
-            assert_eq!(scenario.at(second).check(seen('2', '1', swarm.clone())).step(), None, "{swarm:?}");
-            let declined: Vec<_> = scenario.service.durable.images.declined().collect();
-            assert_eq!(declined, [(IMAGE, &digest('2'))], "{swarm:?}");
-        }
-        assert_eq!(scenario.kinds(), [Kind::UPDATE_AVAILABLE], "{swarm:?}");
-        assert_eq!(scenario.record().waiting.expect("it waits").clear, "POST /trigger/web");
-        // A person takes it back, and it is not declined once more.
-        scenario.service.handle_request(ServiceRequest::Unblock, scenario.now);
-        let over = left(UpdateState::RollbackCompleted, Some('2'), &[]);
-        assert!(scenario.at(40).check(seen('2', '1', over)).step().is_some(), "{swarm:?}");
-    }
-}
-
-/// The agent has gone from 2 to 1, for example, because the registry had 1 then.
-#[test]
-fn an_update_that_was_not_rolled_back_declines_no_digest() {
-    for swarm in [
-        left(UpdateState::Completed, Some('2'), &[]),
-        left(UpdateState::Completed, Some('1'), &[]),
-        left(UpdateState::RollbackCompleted, Some('1'), &[]),
-        left(UpdateState::RollbackCompleted, Some('3'), &['2']),
-        left(UpdateState::RollbackCompleted, None, &['1', '3']),
-    ] {
-        let mut scenario = Scenario::of(in_swarm());
-        assert!(scenario.check(seen('2', '1', swarm.clone())).step().is_some(), "{swarm:?}");
-    }
-}
-
-#[test]
-fn the_rollback_of_an_update_by_the_agent_is_not_a_persons() {
-    for is_unblocked_first in [true, false] {
-        let mut scenario = Scenario::of(in_swarm());
-        assert!(scenario.check(seen('2', '1', service(&image('1')))).step().is_some());
-        scenario.fails_in_swarm('2');
-        assert!(matches!(scenario.step(), Some(SwarmStep::Set(SetImage { back: true, .. }))));
-        scenario.input(stepped(SwarmResult::Set));
-        let back = || left(UpdateState::RollbackCompleted, Some('2'), &['2']);
-        scenario.observes(Ok(back()));
-        scenario.at(40).observes(Ok(back()));
-        assert!(scenario.service.durable.deployment.is_none(), "it is over");
-        if !is_unblocked_first {
-            assert_eq!(scenario.at(50).check(seen('2', '1', back())).step(), None);
-            assert_eq!(scenario.status(), StatusValue::Blocked);
-        }
-        scenario.service.handle_request(ServiceRequest::Unblock, scenario.now);
-        assert!(scenario.at(60).check(seen('2', '1', back())).step().is_some(), "{is_unblocked_first}");
     }
 }
 
@@ -495,32 +463,62 @@ fn a_redeploy_of_a_service_without_a_digest_that_fails_has_no_image_to_go_back_t
     assert!(told.message.contains("there is no earlier image"), "{told:?}");
 }
 
-/// A restart of the engine ends the tasks on it. One answer that is late ends none.
-#[test]
-fn only_a_restart_of_the_engine_excuses_the_image_of_a_task_that_failed_on_it() {
-    let failed = Task { local_container: Some("c".into()), ..task("new", &image('2'), TaskState::Failed) };
+/// An update that is paused because a task on this engine has failed.
+fn failed_here() -> SwarmService {
     let update =
         Some(UpdateStatus { state: UpdateState::Paused, message: String::new(), completed_at: None });
-    let paused =
-        || SwarmService { update: update.clone(), tasks: vec![failed.clone()], ..service(&image('2')) };
+    let failed = Task { local_container: Some("c".into()), ..task("new", &image('2'), TaskState::Failed) };
+    SwarmService { update, tasks: vec![failed], ..service(&image('2')) }
+}
+
+/// A restart of the engine ends the tasks on it. One answer that is late ends none, nor does a stream that is refused for good.
+#[test]
+fn only_a_restart_of_the_engine_excuses_the_image_of_a_task_that_failed_on_it() {
     for (is_gap, is_back) in [(false, false), (true, true), (true, false)] {
         let mut scenario = converging();
         scenario.at(1).observes(Err(SwarmError::Unavailable("it answered 503".into())));
         if is_gap {
             scenario.engine_gap();
-            scenario.at(3).observes(Ok(paused()));
+            scenario.at(3).observes(Ok(failed_here()));
             let phase = &scenario.deployment().phase;
             assert!(matches!(phase, Phase::Converge { .. }), "it is not known yet: {phase:?}");
         }
         if is_back {
             scenario.at(4).engine_back();
         }
-        scenario.at(60).observes(Ok(paused()));
+        scenario.at(60).observes(Ok(failed_here()));
         let phase = &scenario.deployment().phase;
         assert!(matches!(phase, Phase::Diagnose(_)), "{phase:?}");
         let durable = &scenario.service.durable;
-        assert_eq!(durable.images.blocked().next().is_some(), !is_gap, "{is_gap} {is_back}");
-        assert_eq!(durable.postponed.is_empty(), !is_gap, "{is_gap} {is_back}");
+        assert_eq!(durable.images.blocked().next().is_some(), !is_back, "{is_gap} {is_back}");
+        assert_eq!(durable.postponed.is_empty(), !is_back, "{is_gap} {is_back}");
+    }
+}
+
+#[test]
+fn an_agent_that_starts_while_its_engine_is_away_learns_first_whether_the_engine_was_restarted() {
+    for is_restart in [true, false] {
+        let mut scenario = converging();
+        let (config, durable) = (scenario.service.config.clone(), scenario.service.durable().clone());
+        scenario.at(5);
+        scenario.service =
+            Service::new(config, durable, boot_of("one", "one"), StartReason::Start, scenario.now).0;
+        scenario.observes(Err(SwarmError::Unavailable("connection refused".into())));
+        scenario.at(7).observes(Ok(failed_here()));
+        let phase = &scenario.deployment().phase;
+        assert!(matches!(phase, Phase::Converge { .. }), "it is not known yet: {phase:?}");
+        scenario.at(8);
+        if is_restart {
+            scenario.engine_back();
+        } else {
+            scenario.reconnected();
+        }
+        scenario.at(9).observes(Ok(failed_here()));
+        let phase = &scenario.deployment().phase;
+        assert!(matches!(phase, Phase::Diagnose(_)), "{phase:?}");
+        let durable = &scenario.service.durable;
+        assert_eq!(durable.images.blocked().next().is_some(), !is_restart);
+        assert_eq!(durable.postponed.is_empty(), !is_restart);
     }
 }
 

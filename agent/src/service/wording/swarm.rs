@@ -39,11 +39,17 @@ pub(in crate::service) fn unplaced(service: &str, why: &str) -> String {
 }
 
 /// The swarm has paused an update or a rollback that nobody watches.
-pub(in crate::service) fn paused(service: &str, message: &str) -> String {
+pub(in crate::service) fn paused(service: &str, message: &str, is_rollback: bool) -> String {
     let why = if message.is_empty() { String::new() } else { format!(" ({message})") };
+    // After a rollback there is nothing to go back to but the image that it has left.
+    let (what, or) = if is_rollback {
+        ("a rollback", String::new())
+    } else {
+        ("an update", format!(", or go back with `docker service rollback {service}`"))
+    };
     format!(
-        "the swarm has paused an update of the swarm service {service}{why}: its tasks may run different images; \
-         continue with `docker service update --force {service}`, or go back with `docker service rollback {service}`"
+        "the swarm has paused {what} of the swarm service {service}{why}: its tasks may run different images; \
+         continue with `docker service update --force {service}`{or}"
     )
 }
 

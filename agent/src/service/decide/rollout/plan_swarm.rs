@@ -113,13 +113,8 @@ impl Service {
 /// Returns the configured image with this digest, spelled as the specification spells it: to a client that compares the texts,
 /// another spelling is another image, for which it replaces all tasks.
 fn at(view: &ImageView, swarm: &SwarmService, digest: Digest) -> String {
-    let wanted = &view.reference;
-    let own = swarm
-        .reference()
-        .filter(|own| (&own.repository, &own.tag) == (&wanted.repository, &wanted.tag))
-        .and_then(|_| swarm.image.split('@').next());
-    match own {
-        Some(name) => format!("{name}@{digest}"),
-        None => Reference { digest: Some(digest), ..wanted.clone() }.to_string(),
-    }
+    let own = format!("{}@{digest}", swarm.image.split('@').next().unwrap_or_default());
+    let wanted = Reference { digest: Some(digest), ..view.reference.clone() }.to_string();
+    // Without a tag and a digest, `latest` is meant; with a digest, none.
+    if is_same_image(&own, &wanted) { own } else { wanted }
 }

@@ -103,7 +103,9 @@ impl Service {
         if let Some(watch) = deployment.and_then(|deployment| deployment.phase.watch_mut()) {
             watch.done_since = None;
         }
-        if !matches!(error, SwarmError::Unavailable(_)) {
+        if matches!(error, SwarmError::Unavailable(_)) {
+            self.healer.gaps.note_away();
+        } else {
             self.set_fault(Some(Fault { text: error.to_string(), from_check: true }), now);
         }
     }
@@ -142,7 +144,8 @@ impl Service {
         if sight == Sight::GivenUp {
             let local = service.running().filter(|task| task.local_container.is_some());
             let runs_since = local.filter_map(|task| task.since).min();
-            self.engine_back(now, runs_since, now);
+            // Without a witness nothing says that it was restarted, and a failure is that of the image.
+            self.engine_back(now, runs_since.or(Some(Timestamp::UNIX_EPOCH)), now);
         }
         sight == Sight::Waiting
     }

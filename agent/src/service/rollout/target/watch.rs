@@ -274,7 +274,8 @@ fn stuck(task: &Task, patience: Duration) -> String {
     let place = if task.node.is_empty() { String::new() } else { format!(" on node {}", task.node) };
     let error = if task.error.is_empty() { String::new() } else { format!(": {}", task.error) };
     let minutes = patience.as_secs() / 60;
-    format!("{} has been {}{place} for more than {minutes} min{error}", task.name, task.state.as_str())
+    let state = task.state.as_str();
+    format!("{} is {state}{place}, and has not changed for more than {minutes} min{error}", task.name)
 }
 
 #[cfg(test)]

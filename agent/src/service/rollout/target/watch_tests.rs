@@ -128,7 +128,8 @@ fn a_task_that_stays_in_one_state_is_told_of_in_words_that_do_not_change() {
     };
     let (preparing, pending) = (TaskState::Preparing, TaskState::Pending);
     let (updating, completed) = (UpdateState::Updating, UpdateState::Completed);
-    let told = |state: &str| Some(format!("web.1 has been {state} on node n1 for more than 5 min"));
+    let told =
+        |state: &str| Some(format!("web.1 is {state} on node n1, and has not changed for more than 5 min"));
     let goal = Goal { image: NEW, known: &BTreeSet::new(), grace: Duration::from_secs(2) };
     let mut watch = Watch::default();
     for (seen, second, trouble) in [
