@@ -371,6 +371,7 @@ async fn load(parts: &Parts, supervisor: &mut Supervisor) -> anyhow::Result<Load
     let record = record(&audit);
     record(started_entry(&config, started));
     supervisor.spawn("shutdown", record_shutdown(record.clone(), parts.clock.clone(), supervisor.token()));
+    supervisor.spawn("compose turns", close_at_stop(parts.compose.clone(), supervisor.token()));
 
     let known = fleet::load(store.as_ref(), &config, parts.clock.now()).await;
     parts.watches.fleet.send_replace(Arc::new(known));
@@ -489,6 +490,12 @@ fn record(audit: &Audit) -> Record {
 async fn record_shutdown(record: Record, clock: Arc<dyn Clock>, stop: CancellationToken) {
     stop.cancelled().await;
     record(AuditEntry::new(clock.now(), PROGRAM, Kind::SHUTDOWN, Level::Info, "stopping"));
+}
+
+/// Lets those that wait for compose end once the agent is stopping: their steps stay in the journal.
+async fn close_at_stop(compose: Arc<ComposeCli>, stop: CancellationToken) {
+    stop.cancelled().await;
+    compose.close();
 }
 
 /// Starts all tasks and reports readiness to the service manager.

@@ -12,7 +12,7 @@ use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::probe::{Probe, Target};
 use crate::model::snapshot::{CopyMade, EarlierData, KeptFolder, Mounter, Place, Room, Source};
 use crate::model::{Container, Drain, Members, Model, Project, PullPolicy, UpMode};
-use crate::ports::{DrainCall, GateQuestion, HookCall};
+use crate::ports::{DrainCall, GateQuestion, HookCall, Priority};
 use crate::service::images::OldImage;
 use crate::service::rollout::tag::LineChange;
 use crate::service::scope::Scope;
@@ -229,6 +229,8 @@ pub struct BringUp {
     pub must_look: bool,
     /// What it means if data would stay behind in a volume.
     pub lost_volumes: LostVolumes,
+    /// Whether it goes ahead of updates that wait.
+    pub priority: Priority,
 }
 
 /// What it means that an image no longer declares the volume that a container has its data in: a new container would begin
