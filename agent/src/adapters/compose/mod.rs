@@ -59,13 +59,16 @@ const CONFLICT: &str = "Conflict. The container name";
 /// plugin was killed (-1).
 const ENDED: [i32; 4] = [130, 137, 143, 255];
 /// How lines begin with which the program itself, and not the engine, says that it got no memory or threads.
-const NO_ROOM: [&str; 5] = [
+const NO_ROOM: [&str; 4] = [
     "runtime: failed to create new OS thread",
     "runtime/cgo: pthread_create failed",
     "runtime: out of memory",
     "fatal error: runtime: out of memory",
-    "fork/exec ",
 ];
+/// How lines begin with which the program says that it could not start another one, and how they end if it got no process or
+/// memory for it: other reasons last.
+const NOT_FORKED: &str = "fork/exec ";
+const NO_PROCESS: [&str; 2] = ["resource temporarily unavailable", "cannot allocate memory"];
 
 /// Compose as a subcommand of the runtime's executable.
 pub struct ComposeCli {
@@ -477,7 +480,10 @@ fn unknown_service(output: &str) -> Option<&str> {
 /// no room for it. `None` if it ended by itself, or at its time limit.
 fn ended_from_outside(task: &str, end: &Outcome, output: &str) -> Option<String> {
     let Outcome::Exited(status) = end else { return None };
-    let lacks_room = |line: &&str| NO_ROOM.iter().any(|sign| line.starts_with(sign));
+    let lacks_room = |line: &&str| {
+        NO_ROOM.iter().any(|sign| line.starts_with(sign))
+            || line.starts_with(NOT_FORKED) && NO_PROCESS.iter().any(|sign| line.ends_with(sign))
+    };
     if let Some(line) = output.lines().map(str::trim).find(lacks_room) {
         return Some(stable(line));
     }

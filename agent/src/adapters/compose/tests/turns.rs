@@ -89,6 +89,11 @@ async fn a_run_that_was_ended_from_outside_is_told_from_one_that_failed() {
             "echo 'runtime: failed to create new OS thread (have 9 already; errno=11)' >&2; echo goroutine >&2; exit 2",
             "runtime: failed to create new OS thread (have 9 already; errno=11)",
         ),
+        (
+            "echo 'fork/exec /x: resource temporarily unavailable' >&2; exit 1",
+            "fork/exec /x: resource temporarily unavailable",
+        ),
+        ("echo 'fork/exec /x: cannot allocate memory' >&2; exit 1", "fork/exec /x: cannot allocate memory"),
     ] {
         let error = failed(script, LIMIT).await;
         assert!(error.was_killed, "{error:?}");
@@ -101,6 +106,8 @@ async fn a_run_that_was_ended_from_outside_is_told_from_one_that_failed() {
             "echo 'Error response from daemon: runc: runtime/cgo: pthread_create failed: EAGAIN' >&2; exit 1",
             LIMIT,
         ),
+        // It will not be otherwise the next time.
+        ("echo 'fork/exec /x: permission denied' >&2; exit 1", LIMIT),
         // Killed at its own time limit.
         ("sleep 1000", Duration::from_secs(1)),
     ] {
