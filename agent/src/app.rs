@@ -8,6 +8,7 @@
 pub mod clients;
 mod fleet_tasks;
 
+use std::convert::Infallible;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -70,6 +71,8 @@ const STOP_GRACE: Duration = Duration::from_secs(25);
 /// Time that blocking disk operations get to return after all tasks have ended.
 const DISK_GRACE: Duration = Duration::from_secs(1);
 
+/// How long the service manager waits for the start, well within its limit of 90 s. Then the start counts as done.
+const START_SHOWN: Duration = Duration::from_secs(20);
 /// Time between attempts to open a state that can't be read.
 const REOPEN_EVERY: Duration = Duration::from_secs(5);
 
@@ -116,12 +119,25 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
             stop.cancel();
             None
         }
+        never = outlast(&parts.manager) => match never {},
     };
     if let Some(loaded) = loaded {
         spawn(parts, loaded, hangups, &mut supervisor);
     }
     let end = supervisor.run_until(signals, STOP_GRACE).await;
     end.context("stopped by a fault")
+}
+
+/// Keeps the service manager from ending a start that waits, for example for its disk, or from waiting for it: it must not hold
+/// up the boot, and a restart would not help.
+async fn outlast(manager: &ServiceManager) -> Infallible {
+    let timeout = systemd::watchdog(&|name| std::env::var_os(name));
+    let every = timeout.map_or(START_SHOWN, |timeout| START_SHOWN.min(timeout / 2));
+    sleep(START_SHOWN).await;
+    loop {
+        manager.waiting();
+        sleep(every).await;
+    }
 }
 
 /// The parts of the agent that are built before the state is loaded.
@@ -371,6 +387,7 @@ async fn load(parts: &Parts, supervisor: &mut Supervisor) -> anyhow::Result<Load
     let record = record(&audit);
     record(started_entry(&config, started));
     supervisor.spawn("shutdown", record_shutdown(record.clone(), parts.clock.clone(), supervisor.token()));
+    supervisor.spawn("compose turns", close_at_stop(parts.compose.clone(), supervisor.token()));
 
     let known = fleet::load(store.as_ref(), &config, parts.clock.now()).await;
     parts.watches.fleet.send_replace(Arc::new(known));
@@ -491,6 +508,12 @@ async fn record_shutdown(record: Record, clock: Arc<dyn Clock>, stop: Cancellati
     record(AuditEntry::new(clock.now(), PROGRAM, Kind::SHUTDOWN, Level::Info, "stopping"));
 }
 
+/// Lets those that wait for compose end once the agent is stopping: their steps stay in the journal.
+async fn close_at_stop(compose: Arc<ComposeCli>, stop: CancellationToken) {
+    stop.cancelled().await;
+    compose.close();
+}
+
 /// Starts all tasks and reports readiness to the service manager.
 fn spawn(parts: Parts, loaded: Loaded, hangups: Signal, supervisor: &mut Supervisor) {
     let Loaded { store, record, reloader, .. } = loaded;
@@ -573,7 +596,29 @@ async fn store_boot(boot: &Boot, store: &dyn Store) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    use tokio::time::timeout;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_that_waits_counts_as_done_after_a_while_and_keeps_the_watchdog_quiet() {
+        let name = format!("evenkeel-outlast-{}", std::process::id());
+        let listener = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let manager = ServiceManager::new(&|_| Some(format!("@{name}").into()));
+        let mut buffer = [0; 100];
+        for (seconds, expected) in [(19, 0), (45, 2)] {
+            timeout(Duration::from_secs(seconds), outlast(&manager)).await.unwrap_err();
+            for _ in 0..expected {
+                let length = listener.recv(&mut buffer).unwrap();
+                assert_eq!(&buffer[..length], b"READY=1\nWATCHDOG=1\n");
+            }
+            assert!(listener.recv(&mut buffer).is_err(), "within {seconds} s");
+        }
+    }
 
     #[test]
     fn a_taken_default_port_names_prometheus() {

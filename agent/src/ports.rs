@@ -14,7 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use jiff::Timestamp;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 pub use swarm::Swarm;
 
@@ -366,9 +366,27 @@ pub struct Hashes {
     pub proxies: Option<BTreeMap<String, String>>,
 }
 
-/// Runs compose. The caller must serialize calls for the same project.
+/// The right to change containers with compose, until it is dropped.
+#[derive(Debug, Default)]
+pub struct Turn(pub Option<OwnedSemaphorePermit>);
+
+/// Which of those that wait to change containers with compose may go ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Priority {
+    /// An automatic change of what runs, such as an update.
+    Routine,
+    /// What it brings up is down or has failed, or a person waits for it.
+    Urgent,
+}
+
+/// Runs compose. The caller must serialize calls for the same project, and have a [`Turn`] to change containers.
 #[async_trait]
 pub trait Compose: Send + Sync + 'static {
+    /// Waits for a turn to change containers; `None` if the agent is stopping. Who has one must not wait for another.
+    async fn turn(&self, _: Priority) -> Option<Turn> {
+        Some(Turn::default())
+    }
+
     /// `compose up -d --pull <policy> --no-build`, retried if a killed run left a half-created container that
     /// conflicts. Returns compose's output (the last 8 KiB).
     async fn up(&self, project: &Project, up_mode: &UpMode, pull: PullPolicy)

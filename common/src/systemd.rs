@@ -49,6 +49,12 @@ impl ServiceManager {
         self.notify(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\nSTATUS=reloading the configuration\n"));
     }
 
+    /// Reports that the program runs and waits, so that nothing waits for its start; [`ready`](Self::ready) follows. Keeps the
+    /// watchdog quiet.
+    pub fn waiting(&self) {
+        self.notify("READY=1\nWATCHDOG=1\n");
+    }
+
     /// Reports a one-line status without any change of state, for example what the start waits for.
     pub fn status(&self, what: &str) {
         self.notify(&format!("STATUS={}\n", what.replace('\n', " ")));
@@ -115,6 +121,8 @@ mod tests {
         assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
         manager.status("waits for the disk\nREADY=1");
         assert_eq!(received(), "STATUS=waits for the disk READY=1\n", "a text is no message of its own");
+        manager.waiting();
+        assert_eq!(received(), "READY=1\nWATCHDOG=1\n", "the status stays");
         drop(listener);
         manager.ready("watching");
         ServiceManager::new(&|_| None).ready("watching");

@@ -37,6 +37,10 @@ struct Call {
 /// Brings the project up.
 pub(super) async fn bring_up(fetch: &Fetch<'_>, start: BringUp) -> Result<StepResult, EngineError> {
     let (engine, compose) = (&*fetch.world.engine, &*fetch.world.compose);
+    // Before the first look: it may wait long, and what was seen before would no longer be true.
+    let Some(_turn) = compose.turn(start.priority).await else {
+        return Err(EngineError::Unavailable("the agent is stopping".to_owned()));
+    };
     let containers = engine.containers(&Members::Project(start.project.name.clone())).await?;
     let model = start.definition.as_deref();
     if start.must_look && start.scope.as_ref().is_some_and(|scope| !scope.is_as_before(&containers, model)) {

@@ -12,7 +12,7 @@ use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::probe::{Probe, Target};
 use crate::model::snapshot::{CopyMade, EarlierData, KeptFolder, Mounter, Place, Room, Source};
 use crate::model::{Container, Drain, Members, Model, Project, PullPolicy, UpMode};
-use crate::ports::{DrainCall, GateQuestion, HookCall};
+use crate::ports::{DrainCall, GateQuestion, HookCall, Priority};
 use crate::service::images::OldImage;
 use crate::service::rollout::tag::LineChange;
 use crate::service::scope::Scope;
@@ -229,6 +229,8 @@ pub struct BringUp {
     /// Whether the containers that are brought up must be as they were before: if not, all are returned, and compose does not
     /// run.
     pub must_look: bool,
+    /// Whether it goes ahead of updates that wait.
+    pub priority: Priority,
 }
 
 /// A step of the update of a swarm service.

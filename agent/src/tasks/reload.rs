@@ -239,7 +239,7 @@ impl Reloader {
             notes.push(format!("undelivered entries dropped for {name}: {waited}"));
         }
 
-        let Some(changes) = self.replace_services(&config.services).await else { return Ok(()) };
+        let Some(changes) = self.replace_services(&config).await else { return Ok(()) };
         notes.extend(changes.notes.iter().cloned());
         notes.extend(losses(&old, &config));
         let warnings = config.warnings.clone();
@@ -253,7 +253,8 @@ impl Reloader {
     }
 
     /// Replaces the services; unchanged ones are not touched. `None` if the agent stops meanwhile.
-    async fn replace_services(&mut self, services: &[Arc<ServiceConfig>]) -> Option<ServiceChanges> {
+    async fn replace_services(&mut self, config: &Config) -> Option<ServiceChanges> {
+        let services = &config.services;
         let before = self.workers();
         let wanted = |name: &str| services.iter().any(|service| service.name == name);
         let mut changes = ServiceChanges::default();
@@ -269,15 +270,14 @@ impl Reloader {
             if retire(handle).await {
                 let note = format!("{name} has a deployment in progress and is removed when it ends");
                 changes.notes.push(note);
-                continue;
-            }
-            if let Some((_, new)) = renamed.iter().find(|(old, _)| old == name)
+            } else if let Some((_, new)) = renamed.iter().find(|(old, _)| old == name)
                 && take_over(self.world.store.as_ref(), handle, new).await
             {
                 changes.continued.push(format!("{new} continues {name}"));
                 continue;
             }
-            changes.notes.extend(left_behind(name, handle.published.get().service.durable()));
+            let published = handle.published.get();
+            changes.notes.extend(left_behind(name, published.service.durable(), &config.left_out));
         }
         let is_same = |service: &Arc<ServiceConfig>| before.iter().find(|handle| handle.config == *service);
         let others = services.iter().filter(|service| is_same(service).is_none());

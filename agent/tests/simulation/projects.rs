@@ -384,3 +384,21 @@ async fn an_update_that_would_stop_the_container_that_the_agent_runs_in_is_not_b
     assert!(entries.contains("in which the agent runs"), "{entries}");
     assert_eq!(fake.violations(), Vec::<String>::new());
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_update_without_a_turn_looks_at_nothing_and_goes_on_once_it_has_one() {
+    let fake = two(Behaviour::Good);
+    fake.push(&reference(WEB), "v2", Behaviour::Good);
+    fake.give_turns(false);
+    let fixture = Fixture::new(&fake).await;
+    let web = fixture.add(named("web", WEB)).await;
+    fixture.check(&web);
+    sleep(LONG).await;
+    let reads = fake.definition_reads();
+    sleep(LONG).await;
+    assert_eq!((fake.definition_reads(), fake.ups()), (reads, 0));
+    fake.give_turns(true);
+    fixture.until("it is proven", || !recorded(&fake, &Kind::UPDATED).is_empty()).await;
+    assert_eq!(fake.running("web"), [id_of("v2")]);
+    fixture.end().await;
+}

@@ -33,12 +33,11 @@ rm -f "$mark"
 [ -d /run/systemd/system ] || exit 0
 systemctl --system daemon-reload >/dev/null || true
 for part in @PARTS@; do
-    # With a time limit: a service that waits, for example for its disk, starts without the installation waiting for it.
     # prerm has stopped the services if this is an installation or a removal was aborted. A new version may be the remedy for a
     # service that has failed. A service that is not enabled is not started.
     if [ "$is_new" = yes ] || [ "$1" = abort-remove ] || systemctl --quiet is-failed "$part.service"; then
-        timeout 60 deb-systemd-invoke start "$part.service" >/dev/null || true
+        deb-systemd-invoke start "$part.service" >/dev/null || true
     else
-        timeout 60 deb-systemd-invoke try-restart "$part.service" >/dev/null || true
+        deb-systemd-invoke try-restart "$part.service" >/dev/null || true
     fi
 done

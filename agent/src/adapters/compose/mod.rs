@@ -14,6 +14,7 @@ use std::io::{BufReader, Read as _, Seek as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -31,7 +32,7 @@ use crate::model::definition::{HOME, UNNAMED_VARIABLE};
 use crate::model::output::{Tail, stable, without_queries};
 use crate::model::text::describe_io_error;
 use crate::model::{ComposeError, Model, ModelService, Project, PullPolicy, UpMode};
-use crate::ports::{Compose, Hashes};
+use crate::ports::{Compose, Hashes, Priority, Turn};
 
 /// Timeout of a run. Images are already pulled; only stopping and starting containers takes time. The project's
 /// `health_grace` is added, and the times that its containers need to stop, and that compose waits for others.
@@ -39,10 +40,14 @@ const LIMIT: Duration = Duration::from_mins(10);
 
 /// Timeout of short commands such as `compose version`.
 const VERSION_LIMIT: Duration = Duration::from_secs(10);
-/// How many runs change containers at a time, and how many only read. Each has 20 to 30 threads and some 50 MB, of the 512 and
-/// the 1 GB that the unit grants to the agent and its children, and the containers that start share the machine. Those that
-/// read have a turn of their own: a run that changes containers may take as long as [`LIMIT`], a comparison that waits a minute.
-const AT_ONCE: usize = 6;
+/// How many runs only read at a time. Each has 20 to 30 threads and some 50 MB, of the 512 and the 1 GB that the unit grants to
+/// the agent and its children. They do not wait for those that change containers, which may take as long as [`LIMIT`], and
+/// which read while they have their turn.
+const READS_AT_ONCE: usize = 6;
+/// How many runs change containers at a time. The containers that start share the machine.
+const CHANGES_AT_ONCE: usize = 4;
+/// How many more do so for what is urgent: it must not wait for updates, which may take long.
+const URGENT_AT_ONCE: usize = 2;
 /// How the engine's storage status names the containerd image store.
 const CONTAINERD_STORE: &str = "io.containerd.snapshotter";
 
@@ -55,13 +60,16 @@ const CONFLICT: &str = "Conflict. The container name";
 /// plugin was killed (-1).
 const ENDED: [i32; 4] = [130, 137, 143, 255];
 /// How lines begin with which the program itself, and not the engine, says that it got no memory or threads.
-const NO_ROOM: [&str; 5] = [
+const NO_ROOM: [&str; 4] = [
     "runtime: failed to create new OS thread",
     "runtime/cgo: pthread_create failed",
     "runtime: out of memory",
     "fatal error: runtime: out of memory",
-    "fork/exec ",
 ];
+/// How lines begin with which the program says that it could not start another one, and how they end if it got no process or
+/// memory for it: other reasons last.
+const NOT_FORKED: &str = "fork/exec ";
+const NO_PROCESS: [&str; 2] = ["resource temporarily unavailable", "cannot allocate memory"];
 
 /// Compose as a subcommand of the runtime's executable.
 pub struct ComposeCli {
@@ -72,8 +80,10 @@ pub struct ComposeCli {
     limit: Duration,
     /// Folder for recorded definitions that compose reads in place of the files.
     definitions: PathBuf,
-    /// Turns of the runs that change containers.
-    changes: Semaphore,
+    /// Turns to change containers.
+    changes: Arc<Semaphore>,
+    /// More of them, for what is urgent.
+    urgent: Arc<Semaphore>,
     /// Turns of the runs that only read.
     reads: Semaphore,
 }
@@ -97,8 +107,9 @@ impl ComposeCli {
             environment: Environment::new(environment, is_set_by_engine),
             limit: LIMIT,
             definitions: definition::process_folder(),
-            changes: Semaphore::new(AT_ONCE),
-            reads: Semaphore::new(AT_ONCE),
+            changes: Arc::new(Semaphore::new(CHANGES_AT_ONCE)),
+            urgent: Arc::new(Semaphore::new(URGENT_AT_ONCE)),
+            reads: Semaphore::new(READS_AT_ONCE),
         }
     }
 
@@ -112,6 +123,12 @@ impl ComposeCli {
     /// Removes files with recorded definitions that earlier calls have left because they were killed. No call may be running.
     pub fn remove_leftovers(&self) {
         definition::remove_leftovers(&self.definitions);
+    }
+
+    /// Gives no further turns to change containers: the agent is stopping.
+    pub fn close(&self) {
+        self.changes.close();
+        self.urgent.close();
     }
 
     /// Stops passing these variables to compose: the configuration uses them as secrets.
@@ -310,7 +327,7 @@ impl ComposeCli {
     }
 
     /// Runs a compose subcommand, with standard output written to `answer` if that is given. Its first word names it in
-    /// messages. `is_read_only`: it creates no container.
+    /// messages. `is_read_only`: it creates no container. Any other run is in the turn of its caller.
     async fn run(
         &self,
         project: &Project,
@@ -319,8 +336,7 @@ impl ComposeCli {
         is_read_only: bool,
     ) -> Result<String, ComposeError> {
         // Before anything is read, and before the time limit begins: this may wait long.
-        let turns = if is_read_only { &self.reads } else { &self.changes };
-        let turn = turns.acquire().await.ok();
+        let turn = if is_read_only { self.reads.acquire().await.ok() } else { None };
         let described =
             definition::written(&self.definitions, project, is_read_only).await.map_err(ComposeError::new)?;
         let folder = project
@@ -467,7 +483,10 @@ fn unknown_service(output: &str) -> Option<&str> {
 /// no room for it. `None` if it ended by itself, or at its time limit.
 fn ended_from_outside(task: &str, end: &Outcome, output: &str) -> Option<String> {
     let Outcome::Exited(status) = end else { return None };
-    let lacks_room = |line: &&str| NO_ROOM.iter().any(|sign| line.starts_with(sign));
+    let lacks_room = |line: &&str| {
+        NO_ROOM.iter().any(|sign| line.starts_with(sign))
+            || line.starts_with(NOT_FORKED) && NO_PROCESS.iter().any(|sign| line.ends_with(sign))
+    };
     if let Some(line) = output.lines().map(str::trim).find(lacks_room) {
         return Some(stable(line));
     }
@@ -530,6 +549,19 @@ fn up_task(project: &Project, up_mode: &UpMode, pull: PullPolicy) -> Vec<String>
 
 #[async_trait]
 impl Compose for ComposeCli {
+    async fn turn(&self, priority: Priority) -> Option<Turn> {
+        let common = self.changes.clone().acquire_owned();
+        let permit = match priority {
+            Priority::Routine => common.await,
+            Priority::Urgent => tokio::select! {
+                biased;
+                permit = common => permit,
+                permit = self.urgent.clone().acquire_owned() => permit,
+            },
+        };
+        permit.ok().map(|permit| Turn(Some(permit)))
+    }
+
     async fn up(
         &self,
         project: &Project,

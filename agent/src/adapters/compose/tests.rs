@@ -1,6 +1,7 @@
 //! Tests of the compose runner with small shell scripts in place of `docker`.
 
 mod secrets;
+mod turns;
 
 use std::fs;
 use std::path::PathBuf;
@@ -326,55 +327,6 @@ async fn the_last_line_is_the_cause_without_variable_parts() {
 }
 
 #[tokio::test]
-async fn a_run_that_was_ended_from_outside_is_told_from_one_that_failed() {
-    let failed = async |script: &str, limit: Duration| {
-        let stage = Stage::new(script);
-        let compose = scripted().with_limit(limit);
-        compose.up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err()
-    };
-    for (script, cause) in [
-        ("kill -9 $$", "`up` was ended from outside (signal: 9 (SIGKILL))"),
-        // The plugin was killed, and not the program that runs it.
-        ("echo ' web  Recreate' >&2; exit 255", "`up` was ended from outside (exit status: 255)"),
-        (
-            "echo 'runtime: failed to create new OS thread (have 9 already; errno=11)' >&2; echo goroutine >&2; exit 2",
-            "runtime: failed to create new OS thread (have 9 already; errno=11)",
-        ),
-    ] {
-        let error = failed(script, LIMIT).await;
-        assert!(error.was_killed, "{error:?}");
-        assert_eq!(error.cause, cause);
-    }
-    for (script, limit) in [
-        ("exit 1", LIMIT),
-        // The engine's words about what it was to start.
-        (
-            "echo 'Error response from daemon: runc: runtime/cgo: pthread_create failed: EAGAIN' >&2; exit 1",
-            LIMIT,
-        ),
-        // Killed at its own time limit.
-        ("sleep 1000", Duration::from_secs(1)),
-    ] {
-        let error = failed(script, limit).await;
-        assert!(!error.was_killed, "{error:?}");
-    }
-}
-
-#[test]
-fn a_program_for_which_the_machine_has_no_process_left_says_nothing_about_the_image() {
-    let folder = tempfile::tempdir().unwrap();
-    for (kind, expected) in [
-        (std::io::ErrorKind::WouldBlock, true),
-        (std::io::ErrorKind::OutOfMemory, true),
-        (std::io::ErrorKind::NotFound, false),
-        (std::io::ErrorKind::PermissionDenied, false),
-    ] {
-        let error = scripted().not_started(&kind.into(), folder.path());
-        assert_eq!(error.was_killed, expected, "{error:?}");
-    }
-}
-
-#[tokio::test]
 async fn a_container_name_conflict_is_retried_a_few_times() {
     let conflict = "echo x >> tries; echo 'Error response from daemon: Conflict. The container name \"/a\" is already in use' >&2";
     let stage = Stage::new(&format!("test -e tries && exit 0; {conflict}; exit 1"));
@@ -461,58 +413,6 @@ async fn the_proxies_that_compose_sets_are_read_from_dockers_configuration() {
     assert_eq!(proxies().await, Some(BTreeMap::from(both)));
     fs::write(stage.path("config.json"), "{").unwrap();
     assert_eq!(proxies().await, None, "unknown is not none");
-}
-
-#[tokio::test]
-async fn only_a_few_runs_change_containers_at_a_time_and_those_that_read_do_not_wait_for_them() {
-    let stage = Stage::new(
-        "case \"$*\" in *' config '*) echo web; exit 0;; esac\n\
-         echo x >> begun; while ! test -e go; do sleep 0.01; done",
-    );
-    let (compose, project) = (scripted(), stage.project());
-    let begun = || stage.read("begun").lines().count();
-    let all = (0..AT_ONCE + 3).map(|_| compose.up(&project, &UpMode::Changed, PullPolicy::Never));
-    let let_go = async {
-        while begun() < AT_ONCE {
-            sleep(Duration::from_millis(10)).await;
-        }
-        // Others would begin meanwhile, if they could.
-        for _ in 0..10 {
-            compose.active_services(&project).await.unwrap();
-        }
-        let seen = begun();
-        fs::write(stage.path("go"), "").unwrap();
-        seen
-    };
-    let both = async { tokio::join!(futures_util::future::join_all(all), let_go) };
-    let (ends, seen) = timeout(Duration::from_mins(1), both).await.expect("every run has its turn");
-    assert_eq!(seen, AT_ONCE);
-    assert!(ends.iter().all(Result::is_ok), "{ends:?}");
-    assert_eq!(begun(), AT_ONCE + 3);
-}
-
-#[tokio::test]
-async fn a_run_that_is_given_up_gives_its_turn_back() {
-    let stage = Stage::new("echo x > begun; sleep 1000");
-    let (compose, project) = (scripted(), stage.project());
-    tokio::select! {
-        _ = compose.up(&project, &UpMode::Changed, PullPolicy::Never) => panic!("it ended by itself"),
-        () = async {
-            stage.written("begun").await;
-            assert_eq!(compose.changes.available_permits(), AT_ONCE - 1);
-        } => {}
-    }
-    assert_eq!(compose.changes.available_permits(), AT_ONCE);
-}
-
-#[tokio::test]
-async fn a_failed_run_that_asks_for_the_version_does_not_wait_for_its_own_turn() {
-    let words = "client version 1.43 is too old. Minimum supported API version is 1.44, please upgrade";
-    let stage = Stage::new(&format!("echo '{words}' >&2; exit 1"));
-    let (compose, project) = (scripted(), stage.project());
-    let all = (0..AT_ONCE).map(|_| compose.validate(&project));
-    let all = timeout(Duration::from_mins(1), futures_util::future::join_all(all));
-    assert!(all.await.expect("none waits for another").iter().all(Result::is_err));
 }
 
 #[tokio::test]

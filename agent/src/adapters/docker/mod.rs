@@ -35,7 +35,7 @@ use http::Method;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::{sleep, timeout};
 
 use self::client::Client;
@@ -62,7 +62,7 @@ const RESTART: Duration = Duration::from_secs(150);
 const OOM_PAUSE: Duration = Duration::from_millis(100);
 /// Attempts to move a tag that is concurrently moved elsewhere.
 const TAG_TRIES: u32 = 5;
-/// How many images are pulled at a time. The engine fetches three layers at a time (`max-concurrent-downloads`) and tells
+/// How many images are downloaded at a time. The engine fetches three layers at a time (`max-concurrent-downloads`) and tells
 /// nothing about those that wait, so that more pulls would be taken for silent ones.
 const PULLS_AT_ONCE: usize = 3;
 /// Maximum time between progress messages. The pull itself may take hours.
@@ -136,11 +136,13 @@ impl DockerEngine {
         }))
     }
 
+    /// Pulls once, and gives the turn back when all is downloaded: others may download while the engine unpacks.
     async fn pull_once(
         &self,
         reference: &Reference,
         platform: Option<&Platform>,
         progress: &watch::Sender<PullProgress>,
+        turn: &mut Option<SemaphorePermit<'_>>,
     ) -> Result<(), EngineError> {
         let doing = format!("pull {reference}");
         let host = &reference.repository.host;
@@ -168,7 +170,12 @@ impl DockerEngine {
             };
             match message {
                 None => return Ok(()),
-                Some(Ok(message)) => layers.note(&message),
+                Some(Ok(message)) => {
+                    layers.note(&message);
+                    if layers.is_download_over() {
+                        *turn = None;
+                    }
+                }
                 // The engine is up, but waits for the registry before it sends a response.
                 Some(Err(bollard::errors::Error::RequestTimeoutError)) => {
                     return Err(EngineError::Refused(format!("{doing}: no progress")));
@@ -272,14 +279,14 @@ impl Engine for DockerEngine {
         progress: &watch::Sender<PullProgress>,
     ) -> Result<(), EngineError> {
         if self.pulls.available_permits() == 0 {
-            tracing::info!(image = %reference, "the pull waits until another one has ended");
+            tracing::info!(image = %reference, "the pull waits until another download has ended");
         }
-        let _turn = self.pulls.acquire().await.ok();
-        match self.pull_once(reference, platform, progress).await {
+        let mut turn = self.pulls.acquire().await.ok();
+        match self.pull_once(reference, platform, progress, &mut turn).await {
             // The classic store keeps one image per digest, even for an index: here it is that of another platform.
             Err(EngineError::Refused(text)) if says(&text, "cannot overwrite digest") => {
                 self.remove_name(&reference.to_string()).await?;
-                self.pull_once(reference, platform, progress).await
+                self.pull_once(reference, platform, progress, &mut turn).await
             }
             done => done,
         }

@@ -15,6 +15,8 @@ pub(super) struct Layers {
     missing: HashSet<String>,
     /// A layer was announced.
     is_announced: bool,
+    /// This pull has downloaded a layer completely.
+    has_downloaded: bool,
 }
 
 impl Layers {
@@ -37,6 +39,7 @@ impl Layers {
             }
             Some("Verifying Checksum" | "Download complete" | "Extracting" | "Pull complete") => {
                 self.missing.remove(id);
+                self.has_downloaded = true;
                 if let Some(layer) = self.bytes.get_mut(id) {
                     layer.0 = layer.0.max(layer.1);
                 }
@@ -53,6 +56,12 @@ impl Layers {
     /// Reports whether all announced layers are fetched and only unpacking remains.
     pub(super) fn are_fetched(&self) -> bool {
         self.is_announced && self.missing.is_empty()
+    }
+
+    /// Reports whether this pull downloads nothing more. While the layers are announced, the first ones may exist already and
+    /// the others be unknown, so that it is certain only after a download.
+    pub(super) fn is_download_over(&self) -> bool {
+        self.has_downloaded && self.are_fetched()
     }
 
     /// Returns the progress summed over all layers.
@@ -123,6 +132,22 @@ mod tests {
         assert!(!layers.are_fetched());
         layers.note(&message("c", "Download complete", 0, 0));
         assert!(layers.are_fetched());
+    }
+
+    #[test]
+    fn a_download_is_not_over_while_the_layers_are_announced() {
+        let mut layers = Layers::default();
+        for (id, status) in [
+            ("a", "Already exists"),
+            ("b", "Pulling fs layer"),
+            ("c", "Pulling fs layer"),
+            ("b", "Pull complete"),
+        ] {
+            layers.note(&message(id, status, 0, 0));
+            assert!(!layers.is_download_over(), "{id}: {status}");
+        }
+        layers.note(&message("c", "Download complete", 0, 0));
+        assert!(layers.is_download_over());
     }
 
     #[test]

@@ -334,6 +334,26 @@ async fn a_pull_waits_while_a_few_others_run_and_takes_no_turn_once_it_is_given_
 }
 
 #[tokio::test]
+async fn a_pull_that_has_downloaded_all_gives_its_turn_back_before_the_engine_has_unpacked_it() {
+    let server = server().await;
+    let body = concat!(
+        r#"{"status":"Pulling fs layer","id":"a"}"#,
+        "\n",
+        r#"{"status":"Download complete","id":"a"}"#,
+        "\n",
+        r#"{"errorDetail":{"message":"no space left"},"error":"x"}"#,
+        "\n"
+    );
+    answer(&server, "/images/create", 200, body).await;
+    let engine = engine(&server);
+    let mut turn = engine.pulls.acquire().await.ok();
+    let progress = watch::channel(PullProgress::default()).0;
+    engine.pull_once(&pinned(), None, &progress, &mut turn).await.unwrap_err();
+    assert!(turn.is_none());
+    assert_eq!(engine.pulls.available_permits(), PULLS_AT_ONCE);
+}
+
+#[tokio::test]
 async fn removing_a_tag_never_forces_and_never_prunes() {
     let server = server().await;
     for status in [409, 404, 200] {

@@ -79,6 +79,21 @@ fn a_compose_up_that_is_killed_each_time_is_not_repeated_forever() {
 }
 
 #[test]
+fn a_compose_up_that_is_killed_each_time_is_repeated_after_ever_longer_pauses() {
+    let mut scenario = pulled();
+    let mut at = 0;
+    for pause in [1, 2, 4, 8, 16, 32, 64, 64, 64, 64] {
+        let step = scenario.act();
+        assert!(matches!(step, Some(Action::Step(Step::Start(_)))), "{at}: {step:?}");
+        scenario.input(Input::Stepped(killed()));
+        at += pause;
+        assert_eq!(scenario.at(at - 1).act(), None, "{at}");
+        scenario.at(at);
+    }
+    assert!(scenario.service.durable().images.get(IMAGE).blocked.is_none(), "{:?}", scenario.entries);
+}
+
+#[test]
 fn a_running_image_is_not_blocked_if_compose_fails_after_an_interruption() {
     let mut scenario = on_probation();
     let new = Container { compose_service: "a".into(), ..of_image_two("b") };

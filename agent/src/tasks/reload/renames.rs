@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::store::Store;
+use evenkeel_common::wire::LeftOutService;
 use tokio::time::{sleep, timeout};
 
 use crate::config::ServiceConfig;
@@ -60,8 +61,12 @@ async fn move_state(store: &dyn Store, from: &str, to: &str) -> bool {
     store.put_all(vec![(from, None), (to, Some(row))]).await.is_ok()
 }
 
-/// Returns what a service that is removed leaves behind; `None` if there is nothing.
-pub(super) fn left_behind(name: &str, durable: &Durable) -> Option<String> {
+/// Returns what a service that is removed leaves behind; `None` if there is nothing, or the service is only left out because of a
+/// fault.
+pub(super) fn left_behind(name: &str, durable: &Durable, left_out: &[LeftOutService]) -> Option<String> {
+    if left_out.iter().any(|one| one.name == name) {
+        return None;
+    }
     let blocked = durable.images.blocked().count();
     let kept = durable.snapshots.len();
     (blocked + kept > 0).then(|| {
@@ -133,9 +138,12 @@ mod tests {
     #[test]
     fn what_a_removed_service_has_blocked_is_told() {
         let mut durable = Durable::default();
-        assert_eq!(left_behind("web", &durable), None);
+        assert_eq!(left_behind("web", &durable, &[]), None);
         durable.images.of("shop:1").blocked = Some(Digest::of(b"bad"));
-        let text = left_behind("web", &durable).unwrap();
+        let text = left_behind("web", &durable, &[]).unwrap();
         assert!(text.starts_with("web is removed with 1 blocked digest and 0 kept snapshots: "), "{text}");
+        let left_out =
+            LeftOutService { name: "web".to_owned(), reason: "env_file: does not exist".to_owned() };
+        assert_eq!(left_behind("web", &durable, &[left_out]), None, "it comes back");
     }
 }

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use evenkeel_agent::model::{ComposeError, EventKind, Model, Origin, Project, PullPolicy, Reference, UpMode};
-use evenkeel_agent::ports::{Compose, Hashes};
+use evenkeel_agent::ports::{Compose, Hashes, Priority, Turn};
 
 use super::container::FakeContainer;
 use super::{Behaviour, Definition, FakeImage, FakeWorld, Inner, RegistryFault, UpFault};
@@ -111,6 +111,10 @@ impl Inner {
 
 #[async_trait]
 impl Compose for FakeWorld {
+    async fn turn(&self, _: Priority) -> Option<Turn> {
+        (!self.lock().gives_no_turns).then(Turn::default)
+    }
+
     async fn validate(&self, _: &Project) -> Result<(), ComposeError> {
         if self.lock().is_file_broken { Err(failed(BROKEN)) } else { Ok(()) }
     }

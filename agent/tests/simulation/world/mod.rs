@@ -186,6 +186,8 @@ struct Inner {
     last_write: Vec<Change>,
     /// Prunes all unused images whenever containers are listed, as a hostile neighbour would.
     prune_always: bool,
+    /// Nobody may change containers with compose.
+    gives_no_turns: bool,
     violations: Vec<String>,
     up_count: usize,
     /// Numbers of containers that the current run of compose was told to keep.
@@ -391,6 +393,11 @@ impl FakeWorld {
         let mut inner = self.lock();
         inner.calls = 0;
         inner.crash_at = call;
+    }
+
+    /// Whether a deployment may change containers with compose.
+    pub(crate) fn give_turns(&self, does: bool) {
+        self.lock().gives_no_turns = !does;
     }
 
     pub(crate) fn prune_always(&self) {

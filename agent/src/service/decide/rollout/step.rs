@@ -1,6 +1,7 @@
 //! The transition after each step of a deployment.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use evenkeel_common::wire::DeployOutcome;
 use jiff::Timestamp;
@@ -40,7 +41,7 @@ impl Service {
         let is_retried = is_unexplained && !deployment.interrupt();
         if is_retried || matches!(result, StepResult::EngineAway(_)) {
             self.emitted.notes.push(Note::StepRetried { step: phase.name(), failure: result.failure() });
-            self.steps.retry_at = Some(now + ENGINE_RETRY);
+            self.steps.retry_at = Some(now + retry_pause(&result, deployment.interruptions));
             return;
         }
         if deployment.restores_line() {
@@ -403,4 +404,14 @@ fn fetched(deployment: &Deployment) -> BTreeMap<String, LocalImage> {
         Some((m.configured.clone(), LocalImage { id, digests: vec![m.digest.clone()], size: 0 }))
     };
     deployment.plan().image_changes.iter().filter_map(image).collect()
+}
+
+/// Returns the pause before a step is repeated. What a run lacked that was killed, such as memory, may be short for minutes.
+fn retry_pause(result: &StepResult, interruptions: u32) -> Duration {
+    match result {
+        StepResult::Started { up: Err(error), .. } if error.was_killed => {
+            ENGINE_RETRY * (1_u32 << interruptions.saturating_sub(1).min(6))
+        }
+        _ => ENGINE_RETRY,
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::model::image::Reference;
 use crate::model::{HookEvent, Model, ModelService, Project, PullPolicy};
-use crate::ports::HookCall;
+use crate::ports::{HookCall, Priority};
 use crate::service::action::{BringUp, Keeps, Replaced, Step};
 use crate::service::images::OldImage;
 use crate::service::rollout::baseline::Baseline;
@@ -45,6 +45,7 @@ impl Deployment {
                 definition,
                 is_guarded,
                 must_look: self.must_look && self.phase == Phase::Start,
+                priority: self.priority(),
             })
         };
         if let (Some(step), Phase::Unpin) = (self.snapshot_step(), &self.phase) {
@@ -88,6 +89,14 @@ impl Deployment {
             | Phase::Resume { .. }
             | Phase::Expire { .. } => Step::Snapshot(self.snapshot_step()?),
         })
+    }
+
+    fn priority(&self) -> Priority {
+        match (&self.plan().cause, &self.phase) {
+            // Nobody waits for these, and what they replace runs.
+            (Cause::Update | Cause::ComposeChanged, Phase::Start | Phase::Spread) => Priority::Routine,
+            _ => Priority::Urgent,
+        }
     }
 
     fn pull(&self, project: &Project) -> Step {

@@ -1,6 +1,7 @@
-//! Scenarios of what somebody does to the containers beside an update.
+//! Scenarios of what somebody does to the containers beside an update, and of updates beside others.
 
 use super::*;
+use crate::ports::Priority;
 
 #[test]
 fn what_somebody_has_done_to_the_containers_since_the_check_ends_an_update_before_compose_runs() {
@@ -120,4 +121,23 @@ fn an_image_that_was_not_proven_is_not_taken_for_proven_while_it_is_paused() {
     scenario.at(10).check(observed('2', &[v2()], &[&web]));
     let next = scenario.act();
     assert!(matches!(next, Some(Action::Step(Step::PinImages { .. }))), "{next:?}");
+}
+
+#[test]
+fn an_update_waits_for_its_turn_with_the_others_and_a_rollback_goes_ahead_of_them() {
+    let mut scenario = Scenario::of(config());
+    let (old, new) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2));
+    scenario.check(observed('2', &[v1()], &[&old]));
+    scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario.takes_step(StepResult::Pulled {
+        ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+        labels: BTreeMap::new(),
+    });
+    let up = StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![new.clone()] };
+    let step = scenario.takes_step(up);
+    assert!(matches!(step, Step::Start(BringUp { priority: Priority::Routine, .. })), "{step:?}");
+    let crashed = Container { state: State::Exited, exit_code: 3, ..new };
+    scenario.at(2).look(&[&crashed]).at(3).look(&[&crashed]);
+    let step = scenario.rolls_back(&[&on("web", IMAGE, "v1", 3)]);
+    assert!(matches!(step, Step::Start(BringUp { priority: Priority::Urgent, .. })), "{step:?}");
 }
