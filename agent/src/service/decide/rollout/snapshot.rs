@@ -39,10 +39,10 @@ pub(super) fn delay_after_copy(tries: u32) -> Duration {
 }
 
 /// The names of containers that stay stopped, and whether the engine may start each at its own next start: with some restart
-/// policies it also starts what was stopped.
+/// policies it also starts what was stopped, but not with `unless-stopped`.
 pub(super) fn with_engine_starts(stopped: &[Mounter], containers: &[Container]) -> Vec<(String, bool)> {
-    let is_started =
-        |one: &Mounter| containers.iter().any(|c| c.id == one.id && c.restart_policy != RestartPolicy::No);
+    let starts = |c: &Container| matches!(c.restart_policy, RestartPolicy::Always | RestartPolicy::OnFailure);
+    let is_started = |one: &Mounter| containers.iter().any(|c| c.id == one.id && starts(c));
     stopped.iter().map(|one| (one.name.clone(), is_started(one))).collect()
 }
 

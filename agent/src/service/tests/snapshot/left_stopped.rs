@@ -83,10 +83,12 @@ fn what_the_engine_may_start_by_itself_is_told() {
     for is_mixed in [false, true] {
         let mut scenario = with_data();
         scenario.fails_with_data();
-        let new = of_project("web-2", &old_container().compose_service, &[]);
-        scenario.runs(&[new]);
+        let service = old_container().compose_service;
+        scenario.runs(&[of_project("web-2", &service, &[]), of_project("web-3", &service, &[])]);
         let always = Container { restart_policy: RestartPolicy::Always, ..new_container() };
-        scenario.service.known.containers = Some(vec![always].into());
+        let unless_stopped =
+            Container { id: "web-3".into(), restart_policy: RestartPolicy::UnlessStopped, ..new_container() };
+        scenario.service.known.containers = Some(vec![always, unless_stopped].into());
         if !is_mixed {
             scenario.step_of_snapshot_ends(SnapshotStepped::Done);
         }
@@ -101,5 +103,7 @@ fn what_the_engine_may_start_by_itself_is_told() {
         let told =
             "the next start of the engine may start these by their restart policy, so act before that: web-2";
         assert!(reason.contains(told), "{reason}");
+        assert!(reason.contains("web-2, web-3"), "both stay stopped: {reason}");
+        assert!(!reason.contains(&format!("{told}, web-3")), "the engine leaves that one stopped: {reason}");
     }
 }
