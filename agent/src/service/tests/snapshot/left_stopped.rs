@@ -79,6 +79,21 @@ fn no_update_starts_what_is_left_stopped_on_data_of_two_times() {
 }
 
 #[test]
+fn auto_start_does_not_start_a_project_on_data_of_two_times() {
+    let mut scenario = with_data_of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
+    let down = scenario.leaves_stopped();
+    // Another digest is in the registry.
+    scenario.service.durable.rollback_failed = false;
+    let seen = observed('3', &[local(NEW, &['2'])], &[&down]);
+    for (why, starts) in [(LeftStopped::EarlierData, true), (LeftStopped::MixedData, false)] {
+        scenario.service.durable.left_stopped.insert(down.id.clone(), why);
+        assert_eq!(scenario.service.starts_project(&seen.containers), starts, "{why:?}");
+        let wanted = scenario.service.start_wanted(&seen, true, scenario.now);
+        assert_eq!(wanted, starts.then_some(Cause::Start), "{why:?}");
+    }
+}
+
+#[test]
 fn what_the_engine_may_start_by_itself_is_told() {
     for is_mixed in [false, true] {
         let mut scenario = with_data();
