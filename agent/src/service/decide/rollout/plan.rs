@@ -17,7 +17,7 @@ use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, GoBack, ImageChange, Plan, Planned, PlannedHooks};
 use crate::service::rollout::probation::{Failure, Reason};
 use crate::service::rollout::tag::{LineChange, TagChange};
-use crate::service::state::LeftStopped;
+use crate::service::state::WhyLeft;
 use crate::service::{Service, compare, wording};
 
 impl Service {
@@ -309,7 +309,7 @@ impl Service {
 
     /// Reports whether a container is left stopped on data of two times, so that only a person may start it.
     pub(in crate::service) fn is_left_on_mixed_data(&self, container: &Container) -> bool {
-        self.durable.left_stopped.get(&container.id) == Some(&LeftStopped::MixedData)
+        self.durable.left_stopped.get(&container.id).is_some_and(|left| left.why == WhyLeft::MixedData)
     }
 
     /// Reports whether compose may pull images that are not present locally: only if it brings up the whole project and no

@@ -22,7 +22,7 @@ use crate::service::rollout::snapshot::{
     DataBack, EarlierPlan, KeptKind, KeptSnapshot, PendingData, SnapshotPlan,
 };
 use crate::service::rollout::step::Phase;
-use crate::service::state::LeftStopped;
+use crate::service::state::{LeftStopped, WhyLeft};
 use crate::service::{ROLLBACK_ATTEMPTS, Service, rollback_pause, wording};
 
 /// How often a copy is tried: the service is down, and what has failed, say for lack of room, may have taken minutes.
@@ -241,8 +241,8 @@ impl Service {
         let is_last = deployment.attempt + 1 >= ROLLBACK_ATTEMPTS;
         let why = if is_last && matches!(phase, Phase::Restore(_)) {
             let stopped = std::mem::take(&mut deployment.snapshot.stopped);
-            let ids = stopped.iter().map(|one| (one.id.clone(), LeftStopped::MixedData));
-            self.durable.left_stopped.extend(ids);
+            let left = stopped.iter().map(|one| LeftStopped::entry(one, WhyLeft::MixedData, now));
+            self.durable.left_stopped.extend(left);
             let containers = self.known.containers.as_deref().unwrap_or_default();
             wording::snapshot::left_stopped(why, &with_engine_starts(&stopped, containers))
         } else {

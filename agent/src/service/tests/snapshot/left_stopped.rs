@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::service::observation::Definition;
-use crate::service::state::LeftStopped;
+use crate::service::state::WhyLeft;
 
 impl Scenario {
     /// The data was put back, and the old image can't be brought up. Returns the container that stays stopped.
@@ -24,6 +24,11 @@ impl Scenario {
         let down = Container { state: State::Exited, exit_code: 137, ..new_container() };
         self.look(&[&down]);
         down
+    }
+
+    /// The container is left stopped for this reason instead.
+    fn is_left_on(&mut self, why: WhyLeft, down: &Container) {
+        self.service.durable.left_stopped.get_mut(&down.id).expect("it is left stopped").why = why;
     }
 }
 
@@ -68,12 +73,27 @@ fn what_is_left_stopped_is_forgotten_once_it_runs_or_is_gone() {
 }
 
 #[test]
+fn what_a_person_has_started_and_stopped_since_is_no_longer_left_stopped_by_the_agent() {
+    let mut scenario = with_data();
+    let down = scenario.leaves_stopped();
+    scenario.look(&[&down]);
+    assert!(scenario.service.is_wanted(&down));
+    let started_at = Some(scenario.now);
+    scenario.now += SignedDuration::from_secs(60);
+    scenario.event(&down.id, EventKind::Stop);
+    let stopped = Container { started_at, finished_at: Some(scenario.now), ..down };
+    scenario.look(&[&stopped]);
+    assert_eq!(scenario.service.durable().left_stopped.len(), 0);
+    assert!(!scenario.service.is_wanted(&stopped), "a person has stopped it");
+}
+
+#[test]
 fn no_update_starts_what_is_left_stopped_on_data_of_two_times() {
     let mut scenario = with_data();
     let down = scenario.leaves_stopped();
     let containers = [down.clone()];
     assert_eq!(scenario.service.crashed(&containers, scenario.now).len(), 1);
-    scenario.service.durable.left_stopped.insert(down.id.clone(), LeftStopped::MixedData);
+    scenario.is_left_on(WhyLeft::MixedData, &down);
     assert!(scenario.service.crashed(&containers, scenario.now).is_empty());
     assert!(scenario.service.is_wanted(&down), "a person may go back");
 }
@@ -85,8 +105,8 @@ fn auto_start_does_not_start_a_project_on_data_of_two_times() {
     // Another digest is in the registry.
     scenario.service.durable.rollback_failed = false;
     let seen = observed('3', &[local(NEW, &['2'])], &[&down]);
-    for (why, starts) in [(LeftStopped::EarlierData, true), (LeftStopped::MixedData, false)] {
-        scenario.service.durable.left_stopped.insert(down.id.clone(), why);
+    for (why, starts) in [(WhyLeft::EarlierData, true), (WhyLeft::MixedData, false)] {
+        scenario.is_left_on(why, &down);
         assert_eq!(scenario.service.starts_project(&seen.containers), starts, "{why:?}");
         let wanted = scenario.service.start_wanted(&seen, true, scenario.now);
         assert_eq!(wanted, starts.then_some(Cause::Start), "{why:?}");

@@ -1,7 +1,8 @@
 //! Scenarios of rollbacks that have failed, and are tried again.
 
 use super::*;
-use crate::service::state::LeftStopped;
+use crate::model::snapshot::Mounter;
+use crate::service::state::{LeftStopped, WhyLeft};
 
 #[test]
 fn after_a_failed_rollback_a_redeploy_or_a_trigger_restores_the_proven_image() {
@@ -86,8 +87,8 @@ fn a_retry_of_a_rollback_brings_up_what_has_crashed_and_nothing_that_runs_or_was
         ("it has crashed", vec![&crashed, &db], false, None, true),
         ("it is a leftover beside one that runs", vec![&crashed, &beside, &db], false, None, false),
         ("a person has stopped it", vec![&crashed, &db], true, None, false),
-        ("the agent has stopped it", vec![&crashed, &db], true, Some(LeftStopped::EarlierData), true),
-        ("no image may run on its data", vec![&crashed, &db], true, Some(LeftStopped::MixedData), false),
+        ("the agent has stopped it", vec![&crashed, &db], true, Some(WhyLeft::EarlierData), true),
+        ("no image may run on its data", vec![&crashed, &db], true, Some(WhyLeft::MixedData), false),
     ] {
         let mut scenario = Scenario::of(config());
         let durable = &mut scenario.service.durable;
@@ -96,7 +97,15 @@ fn a_retry_of_a_rollback_brings_up_what_has_crashed_and_nothing_that_runs_or_was
             durable.stops.insert(crashed.id.clone(), scenario.now);
         }
         if let Some(why) = left {
-            durable.left_stopped.insert(crashed.id.clone(), why);
+            let container = Mounter {
+                id: crashed.id.clone(),
+                name: crashed.name.clone(),
+                service: (String::new(), String::new()),
+                depends_on: Vec::new(),
+                is_paused: false,
+                task_of: None,
+            };
+            durable.left_stopped.extend([LeftStopped::entry(&container, why, scenario.now)]);
         }
         let seen = observed('2', &[v2()], &containers);
         let before = scenario.service.before(&Cause::RetryRollback, &seen, scenario.now);
