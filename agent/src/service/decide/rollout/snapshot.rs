@@ -1,5 +1,6 @@
 //! The snapshot of a deployment: planned, taken, put back, expired.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -156,7 +157,10 @@ impl Service {
                 self.data_in_place(now);
             }
             // The earlier data is in place.
-            (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Done)) => self.data_in_place(now),
+            (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Done)) => {
+                deployment.resume_left_stopped(&self.durable.left_stopped);
+                self.data_in_place(now);
+            }
             (Phase::Restore(_), StepResult::Snapshot(SnapshotStepped::Running(running))) => {
                 self.stop_more(&running, now);
             }
@@ -167,6 +171,7 @@ impl Service {
             }
             (Phase::Restore(failed), StepResult::Snapshot(SnapshotStepped::Done)) => {
                 deployment.snapshot.is_restored = true;
+                deployment.leave_stopped_again(&mut self.durable.left_stopped, now);
                 deployment.bring_up(Some(failed), now);
             }
             (phase, StepResult::Snapshot(SnapshotStepped::Resumed { containers, not_started })) => {
@@ -632,6 +637,29 @@ impl Deployment {
         let (rejected, others): (Vec<_>, Vec<_>) = stopped.into_iter().partition(is_rejected);
         self.snapshot.stopped = others;
         rejected
+    }
+
+    /// The earlier data is in place as a whole: what was left stopped on data of two times is started with the rest.
+    fn resume_left_stopped(&mut self, left: &BTreeMap<String, LeftStopped>) {
+        for LeftStopped { container, .. } in left.values().filter(|left| left.why == WhyLeft::MixedData) {
+            if !self.snapshot.stopped.iter().any(|one| one.id == container.id) {
+                self.snapshot.stopped.push(container.clone());
+            }
+        }
+    }
+
+    /// If earlier data is no longer in place, the data of two times is back: what was left stopped on that stays stopped.
+    fn leave_stopped_again(&mut self, left: &mut BTreeMap<String, LeftStopped>, now: Timestamp) {
+        if self.plan().snapshot.as_ref().is_none_or(|plan| plan.earlier.is_none()) {
+            return;
+        }
+        self.snapshot.stopped.retain(|one| match left.get_mut(&one.id) {
+            Some(left) if left.why == WhyLeft::MixedData => {
+                left.at = now;
+                false
+            }
+            _ => true,
+        });
     }
 
     /// The phase in which the new images are brought up, or the old ones again.

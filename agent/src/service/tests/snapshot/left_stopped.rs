@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::service::observation::Definition;
+use crate::service::rollout::probation::{Failed, Failure};
 use crate::service::state::WhyLeft;
 
 impl Scenario {
@@ -96,6 +97,60 @@ fn no_update_starts_what_is_left_stopped_on_data_of_two_times() {
     scenario.is_left_on(WhyLeft::MixedData, &down);
     assert!(scenario.service.crashed(&containers, scenario.now).is_empty());
     assert!(scenario.service.is_wanted(&down), "a person may go back");
+}
+
+#[test]
+fn who_goes_back_with_the_data_starts_what_is_left_stopped_on_data_of_two_times_before_the_image() {
+    let mut scenario = with_data();
+    scenario.fails_with_data();
+    for id in ["web-2", "db"] {
+        scenario.event(id, EventKind::Stop);
+    }
+    let service = old_container().compose_service;
+    scenario.runs(&[of_project("web-2", &service, &["db"]), of_project("db", "db", &[])]);
+    for _ in 0..5 {
+        scenario.step_of_snapshot_ends(SnapshotStepped::Mixed { why: "can't put back /srv/b".into() });
+        scenario.now += SignedDuration::from_mins(10);
+    }
+    scenario.step_ends(StepResult::Unpinned);
+    let down = |c: Container| Container { state: State::Exited, exit_code: 137, ..c };
+    let db = Container { id: "db".into(), config_image: "localhost:5000/db:1".into(), ..running("db") };
+    let (web, db) = (down(new_container()), down(db));
+    scenario.look(&[&web, &db]);
+    assert_eq!(scenario.service.durable().left_stopped.len(), 2);
+
+    let reply = scenario.person_asks(ServiceRequest::Rollback { to: None, data: true });
+    assert_eq!(reply, ServiceReply::RollingBack(digest('1')));
+    let mut seen =
+        Observation { snapshot: update().snapshot, ..observed('2', &[local(NEW, &['2'])], &[&web, &db]) };
+    seen.images[0].running.clear();
+    let identity = FolderId { device: 1, inode: 1 };
+    let Some(Ok(data)) = &mut seen.snapshot else { unreachable!() };
+    data.earlier = Some((scenario.service.durable().snapshots[0].earlier(), vec![identity, identity]));
+    scenario.check(seen).step_ends(StepResult::ImagesPinned { missing: Vec::new() });
+    let ids = vec![(IMAGE.into(), ImageId(OLD.into()))];
+    scenario.step_ends(StepResult::Pulled { ids, labels: BTreeMap::new() });
+    let step = scenario.runs(&[]);
+    assert!(matches!(step, SnapshotStep::Quiesce { .. }), "{step:?}");
+    let step = scenario.step_of_snapshot_ends(SnapshotStepped::Done);
+    assert!(matches!(step, SnapshotStep::Restore { .. }), "{step:?}");
+    let resumed = SnapshotStepped::Resumed { containers: vec![web, db], not_started: Vec::new() };
+    let step = scenario.step_of_snapshot_ends(resumed);
+    let SnapshotStep::Resume { start, .. } = step else { panic!("nothing is started, but {step:?}") };
+    assert_eq!(start, [of_project("db", "db", &[])], "compose makes the other one anew");
+
+    // The earlier image fails as well, and what it has replaced goes back.
+    let failed = Failed::new(Failure::default(), String::new());
+    let deployment = scenario.service.durable.deployment.as_mut().expect("it is in progress");
+    deployment.phase = Phase::Restore(failed);
+    let step = scenario.runs(&start);
+    assert!(matches!(step, SnapshotStep::UndoRestore { .. }), "{step:?}");
+    scenario.now += SignedDuration::from_mins(1);
+    scenario.step_of_snapshot_ends(SnapshotStepped::Done);
+    let durable = scenario.service.durable();
+    let deployment = durable.deployment.as_ref().expect("it is in progress");
+    assert_eq!(deployment.snapshot.stopped, [], "no image may run on data of two times");
+    assert_eq!(durable.left_stopped["db"].at, scenario.now, "the agent has started it in between");
 }
 
 #[test]
