@@ -165,9 +165,8 @@ impl Container {
     pub fn is_held_back(&self, all: &[Container]) -> bool {
         let is_on_its_way = |c: &Container, awaited: Awaited| match (c.state, awaited) {
             (State::Created, _) => c.error.is_empty(),
-            (State::Running, Awaited::Healthy) => {
-                c.health.is_some_and(|health| health != HealthState::Healthy)
-            }
+            // Compose gives up at once on one that is unhealthy.
+            (State::Running, Awaited::Healthy) => c.health == Some(HealthState::Starting),
             (_, Awaited::Healthy) => false,
             (_, Awaited::Completed) => c.is_live(),
         };
@@ -231,8 +230,10 @@ pub enum RestartPolicy {
     No,
     /// After an exit code other than 0, possibly only a few times (`on-failure`).
     OnFailure,
-    /// Always, unless somebody has stopped it (`always`, `unless-stopped`).
+    /// Always, unless somebody has stopped it and the engine has not been started since (`always`).
     Always,
+    /// Always, unless somebody has stopped it (`unless-stopped`).
+    UnlessStopped,
 }
 
 /// The container whose network another container shares.

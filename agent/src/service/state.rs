@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_common::wire::{FailedUpdate, LastDeployment};
+use jiff::Timestamp;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::model::Origin;
+use crate::model::snapshot::Mounter;
 use crate::service::boot;
 use crate::service::health::assess::StopTimes;
 use crate::service::health::restart_state::RestartState;
@@ -82,10 +84,28 @@ pub struct Durable {
     pub clock: Option<boot::NotedClock>,
 }
 
+/// A container that the agent has left stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftStopped {
+    /// Why.
+    pub why: WhyLeft,
+    /// Since when. If it has run later, a person has started it, so that this no longer holds.
+    pub at: Timestamp,
+    /// The container.
+    pub container: Mounter,
+}
+
+impl LeftStopped {
+    /// The entry of a container, with its ID.
+    pub(in crate::service) fn entry(container: &Mounter, why: WhyLeft, at: Timestamp) -> (String, Self) {
+        (container.id.clone(), Self { why, at, container: container.clone() })
+    }
+}
+
 /// Why a container is left stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LeftStopped {
+pub enum WhyLeft {
     /// The data of before was put back, and its image has failed on its own.
     EarlierData,
     /// The data is of two times, so no image may run on it unless a person says so.

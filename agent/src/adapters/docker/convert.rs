@@ -181,7 +181,8 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
         is_stopping: text(seen, "/State/Status").or_else(|| text(listed, "/State")) == Some("stopping"),
         error: stable(text(seen, "/State/Error").unwrap_or_default()),
         restart_policy: match text(seen, "/HostConfig/RestartPolicy/Name") {
-            Some("always" | "unless-stopped") => RestartPolicy::Always,
+            Some("always") => RestartPolicy::Always,
+            Some("unless-stopped") => RestartPolicy::UnlessStopped,
             Some("on-failure") => RestartPolicy::OnFailure,
             _ => RestartPolicy::No,
         },

@@ -38,7 +38,10 @@ fn a_plain_container_is_converted() {
     assert_eq!((c.name.as_str(), c.compose_service.as_str()), ("p-web-1", "web"));
     assert_eq!(c.config_image, "localhost:5000/web:1");
     assert_eq!(c.image, ImageId("sha256:aa".into()));
-    assert_eq!((c.state, c.restart_count, c.restart_policy), (State::Running, 2, RestartPolicy::Always));
+    assert_eq!(
+        (c.state, c.restart_count, c.restart_policy),
+        (State::Running, 2, RestartPolicy::UnlessStopped)
+    );
     assert_eq!(c.started_at.unwrap().as_nanosecond() % 1_000_000_000, 123_456_789);
     assert_eq!((c.health, c.health_timing), (None, None));
     assert_eq!(c.status, "Up 3 minutes");
@@ -186,7 +189,7 @@ fn nulls_and_absent_fields_are_tolerated() {
 fn the_restart_policy_decides_whether_the_engine_restarts_a_container() {
     for (name, want) in [
         ("always", RestartPolicy::Always),
-        ("unless-stopped", RestartPolicy::Always),
+        ("unless-stopped", RestartPolicy::UnlessStopped),
         ("on-failure", RestartPolicy::OnFailure),
         ("no", RestartPolicy::No),
         ("", RestartPolicy::No),

@@ -13,8 +13,9 @@ use rustix::fs::{CWD, RenameFlags};
 use super::{Room, SnapshotError, because, copy, nearest};
 
 /// What copies of other users' files take, by bit number (capabilities(7)).
-const CAPABILITIES: [(u32, &str); 4] =
-    [(0, "CAP_CHOWN"), (1, "CAP_DAC_OVERRIDE"), (3, "CAP_FOWNER"), (4, "CAP_FSETID")];
+const CAPABILITIES: [(u32, &str); 3] = [(0, "CAP_CHOWN"), (1, "CAP_DAC_OVERRIDE"), (3, "CAP_FOWNER")];
+/// What copies of files and folders take that have the set-user-ID or set-group-ID bit.
+const FOR_SET_IDS: [(u32, &str); 1] = [(4, "CAP_FSETID")];
 /// What copies of files take that have capabilities of their own.
 const FOR_CAPABLE: [(u32, &str); 1] = [(31, "CAP_SETFCAP")];
 
@@ -69,6 +70,7 @@ pub(super) fn room(live: &Path, copy: &Path, in_container: bool) -> Result<Room,
         )));
     }
     if let Some(path) = &size.sets_ids {
+        check_may_set_ids(path, &own_status())?;
         check_set_ids(path, target)?;
     }
     let is_shared = shares_blocks(live, size.largest.as_deref(), target)?;
@@ -102,6 +104,17 @@ fn can_exchange(folder: &Path) -> bool {
     is_there
         && rustix::fs::renameat_with(CWD, one.0.as_path(), CWD, other.0.as_path(), RenameFlags::EXCHANGE)
             .is_ok()
+}
+
+/// Without the capability, the kernel drops the set-group-ID bit of what belongs to a group that is not the agent's own.
+fn check_may_set_ids(path: &Path, status: &str) -> Result<(), SnapshotError> {
+    if lacking(status, &FOR_SET_IDS).is_empty() {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(SnapshotError(format!(
+        "{path} has the set-user-ID or set-group-ID bit, which the agent may not give to a copy: it lacks CAP_FSETID"
+    )))
 }
 
 /// Tries whether a copy can have the set-group-ID bit, which the limits of the process may forbid, and which some file systems
@@ -218,14 +231,22 @@ mod tests {
     #[test]
     fn what_the_process_may_not_do_is_named() {
         let with = |bits: &str| lacking(&format!("Name:\tx\nCapEff:\t{bits}\nSeccomp:\t2\n"), &CAPABILITIES);
-        let all = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID"];
+        let all = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"];
         assert_eq!(with("000001ffffffffff"), [""; 0]);
         assert_eq!(with("0000000000000000"), all);
         assert_eq!(with("0000000000000019"), ["CAP_DAC_OVERRIDE"]);
-        assert_eq!(with("000000000000000b"), ["CAP_FSETID"]);
+        assert_eq!(with("000000000000000b"), [""; 0], "no data may have a bit that takes CAP_FSETID");
         assert_eq!(lacking("", &CAPABILITIES), all);
         assert_eq!(lacking("CapEff:\t000001ff7fffffff\n", &FOR_CAPABLE), ["CAP_SETFCAP"]);
         assert_eq!(lacking("CapEff:\t0000000080000000\n", &FOR_CAPABLE), [""; 0]);
+        let may_set_ids =
+            |bits: &str| check_may_set_ids(Path::new("/srv/data"), &format!("CapEff:\t{bits}\n"));
+        assert_eq!(may_set_ids("0000000000000010"), Ok(()));
+        let SnapshotError(error) = may_set_ids("000000000000000b").unwrap_err();
+        assert!(
+            error.starts_with("/srv/data has the set-user-ID") && error.ends_with("lacks CAP_FSETID"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::service::event::Event;
 use crate::service::health::assess::{self, Condition, Trouble};
 use crate::service::health::healer::Remedy;
 use crate::service::health::restart_state::{self, RestartState};
-use crate::service::state::LeftStopped;
+use crate::service::state::WhyLeft;
 use crate::service::{ENGINE_RETRY, Service};
 
 impl Service {
@@ -67,9 +67,9 @@ impl Service {
     /// somebody may have stopped unseen. One that was left stopped on data that was put back is replaced, since another image
     /// may run on that.
     fn has_crashed(&self, container: &Container, now: Timestamp) -> bool {
-        match self.durable.left_stopped.get(&container.id) {
-            Some(LeftStopped::EarlierData) => return container.state == State::Exited,
-            Some(LeftStopped::MixedData) => return false,
+        match self.durable.left_stopped.get(&container.id).map(|left| left.why) {
+            Some(WhyLeft::EarlierData) => return container.state == State::Exited,
+            Some(WhyLeft::MixedData) => return false,
             None => {}
         }
         let restart = self.durable.restart_states.get(&container.name);

@@ -251,7 +251,11 @@ impl Service {
         durable.stops.retain(|id, at| containers.iter().any(|c| c.id == *id && !ran_on(c, *at)));
         durable.engine_stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
         let is_down = |c: &Container| !c.is_live() || c.state == State::Unknown;
-        durable.left_stopped.retain(|id, _| containers.iter().any(|c| c.id == *id && is_down(c)));
+        // It may have been started and stopped again between two inspections.
+        let has_run_since =
+            |c: &Container, at: Timestamp| c.started_at.is_some_and(|start| start > at && start <= now);
+        let stays = |c: &Container, at: Timestamp| is_down(c) && !has_run_since(c, at);
+        durable.left_stopped.retain(|id, left| containers.iter().any(|c| c.id == *id && stays(c, left.at)));
         let stops = Stops {
             requested: &durable.stops,
             by_engine: &durable.engine_stops,

@@ -127,7 +127,8 @@ impl Service {
         let is_done =
             |c: &Container| self.condition(c) == Condition::Inactive(Inactive::Finished) && c.is_one_shot();
         let done = !containers.is_empty() && containers.iter().all(is_done);
-        if !all_stopped || done || self.is_left_failing(containers, now) {
+        let is_mixed = containers.iter().any(|c| self.is_left_on_mixed_data(c));
+        if !all_stopped || done || is_mixed || self.is_left_failing(containers, now) {
             return None;
         }
         if now < quiet_at {

@@ -297,7 +297,7 @@ impl Healer {
     /// stopped it. Its exit code says nothing: not every program ends by the signal, or with 0.
     fn was_kept_down(&self, container: &Container) -> bool {
         let since = self.engine_since.zip(container.finished_at);
-        container.restart_policy == RestartPolicy::Always
+        matches!(container.restart_policy, RestartPolicy::Always | RestartPolicy::UnlessStopped)
             && container.error.is_empty()
             && since.is_some_and(|(since, ended)| since <= ended)
     }

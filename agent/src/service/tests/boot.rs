@@ -92,6 +92,7 @@ fn a_container_that_a_running_engine_did_not_start_again_while_the_agent_was_dow
     let (no, failures, always) = (RestartPolicy::No, RestartPolicy::OnFailure, RestartPolicy::Always);
     for (policy, code, error, engine_since, healed) in [
         (always, 1, "", 0, false),
+        (RestartPolicy::UnlessStopped, 1, "", 0, false),
         (always, 2, "", 0, false),
         (always, 130, "", 0, false),
         // It may be out of attempts.

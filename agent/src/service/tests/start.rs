@@ -198,6 +198,7 @@ fn what_compose_holds_back_until_others_are_ready_is_not_forced_up() {
         (Awaited::Completed, exited("other", 0), false),
         (Awaited::Healthy, with_health("other", HealthState::Starting), true),
         (Awaited::Healthy, with_health("other", HealthState::Healthy), false),
+        (Awaited::Healthy, with_health("other", HealthState::Unhealthy), false),
         (Awaited::Healthy, running("other"), false),
         (Awaited::Healthy, exited("other", 1), false),
         (Awaited::Healthy, behind_others, true),

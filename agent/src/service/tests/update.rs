@@ -1,6 +1,7 @@
 //! Scenarios of deployments in projects with more containers than the updated one, and of manual actions during them.
 
 mod meanwhile;
+mod retry;
 
 use super::*;
 use crate::model::output::stable;
@@ -359,80 +360,6 @@ fn external_interference_neither_blocks_nor_rolls_back_and_the_image_is_proven_l
         let updated = updated.unwrap_or_else(|| panic!("{words}: {:?}", scenario.entries));
         assert_eq!(updated.old_digest, Some(digest('1').to_string()));
     }
-}
-
-#[test]
-fn after_a_failed_rollback_a_redeploy_or_a_trigger_restores_the_proven_image() {
-    let bad = Container { state: State::Running, ..on("web", IMAGE, "v2", 2) };
-    let crashed = Container { state: State::Exited, exit_code: 1, ..bad.clone() };
-    let restored = on("web", IMAGE, "v1", 3);
-    let db = on("db", DB, "db1", 1);
-    let asked =
-        [(ServiceRequest::Redeploy, Kind::FORCE_REDEPLOY), (ServiceRequest::Check, Kind::ROLLED_BACK)];
-    let all = asked.iter().flat_map(|(ask, kind)| [(ask, kind, &bad), (ask, kind, &crashed)]);
-    for (ask, kind, left) in all {
-        let mut scenario = Scenario::of(config());
-        scenario.brings_up(&[&on("web", IMAGE, "v1", 1)], &[&bad]);
-        scenario.at(2).look(&[&crashed]).at(3).look(&[&crashed]);
-        scenario.takes_step(StepResult::Diagnosed { log: String::new() });
-        let mut waits = 3;
-        let mut recreates = Vec::new();
-        while scenario.service.durable().rollback_failed.eq(&false) {
-            let error = ComposeError::new("env file x does not exist");
-            let failed =
-                StepResult::Started { up: Err(error), named: Vec::new(), containers: vec![bad.clone()] };
-            let Step::Start(BringUp { up_mode, .. }) = scenario.takes_step(failed) else {
-                panic!("not the rollback")
-            };
-            recreates.push(up_mode);
-            waits += 40;
-            scenario.at(waits);
-        }
-        assert_eq!(recreates[..2], [UpMode::Changed, UpMode::Services(vec!["web".into()])]);
-        assert_eq!(scenario.last().event, Kind::ROLLBACK_FAILED);
-        assert!(scenario.last().output.contains("web: running"), "{}", scenario.last().output);
-        scenario.takes_step(StepResult::Unpinned);
-
-        scenario.service.handle_request(ask.clone(), scenario.now);
-        let generation = scenario.service.generation;
-        let result = Ok(observed('2', &[v2()], &[left, &db]));
-        scenario.input(Input::Checked { generation, is_manual: *ask == ServiceRequest::Check, result });
-        scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-        scenario.takes_step(StepResult::Pulled { ids: Vec::new(), labels: BTreeMap::new() });
-        let up = StepResult::Started {
-            up: Ok(String::new()),
-            named: Vec::new(),
-            containers: vec![restored.clone(), db.clone()],
-        };
-        let Step::Start(BringUp { tags, scope, .. }) = scenario.takes_step(up) else {
-            panic!("nothing is brought up")
-        };
-        let named = scope.map(|scope| scope.services(None).services().to_vec());
-        assert_eq!(named, (*ask == ServiceRequest::Check).then(|| vec!["web".to_owned()]));
-        let [(_, image)] = &tags[..] else { panic!("{tags:?}") };
-        assert_eq!(image.id, ImageId("sha256:v1".into()));
-        scenario.at(waits + 100).look(&[&restored, &db]);
-        assert_eq!(scenario.last().event, *kind, "{:?}", scenario.entries);
-        assert!(scenario.is_blocked() && !scenario.service.durable().rollback_failed);
-    }
-}
-
-#[test]
-fn a_failed_rollback_whose_retry_would_bring_nothing_up_stays_failed() {
-    let mut scenario = Scenario::of(config());
-    let db = on("db", DB, "db1", 1);
-    let done = Container { state: State::Exited, exit_code: 0, ..on("web", IMAGE, "v2", 2) };
-    let memory = scenario.service.durable.images.of(IMAGE);
-    memory.proven = Some(crate::service::images::OldImage { id: v1().id, source: None });
-    (memory.unproven, memory.blocked) = (Some(v2().id), Some(digest('2')));
-    scenario.service.durable.rollback_failed = true;
-    scenario.service.handle_request(ServiceRequest::Check, scenario.now);
-    let generation = scenario.service.generation;
-    let result = Ok(observed('2', &[v2()], &[&done, &db]));
-    scenario.input(Input::Checked { generation, is_manual: true, result });
-    assert_eq!(scenario.act(), None);
-    assert_eq!(scenario.last().event, Kind::ROLLBACK_FAILED, "{:?}", scenario.entries);
-    assert!(scenario.service.durable().rollback_failed);
 }
 
 #[test]

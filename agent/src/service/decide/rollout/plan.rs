@@ -17,6 +17,7 @@ use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, GoBack, ImageChange, Plan, Planned, PlannedHooks};
 use crate::service::rollout::probation::{Failure, Reason};
 use crate::service::rollout::tag::{LineChange, TagChange};
+use crate::service::state::WhyLeft;
 use crate::service::{Service, compare, wording};
 
 impl Service {
@@ -267,16 +268,24 @@ impl Service {
         containers.iter().filter(is_down).map(|c| c.id.clone()).collect()
     }
 
-    /// The same of the containers on images that could not be rolled back. If the whole project is down, all of it is brought
-    /// up.
+    /// The same of the containers on images that could not be rolled back, but none that somebody has stopped, or that is left
+    /// stopped on data of two times. If the whole project is down, all of it is brought up.
     fn down_on_unproven(&self, containers: &[Container]) -> BTreeSet<String> {
         if !containers.iter().any(Container::is_live) {
             return BTreeSet::new();
         }
-        let is_done =
-            |c: &Container| c.is_one_shot() && self.condition(c) == Condition::Inactive(Inactive::Finished);
-        let is_down =
-            |c: &&Container| !c.is_live() && self.durable.images.is_unproven(&c.image) && !is_done(c);
+        let runs = |service: &str| containers.iter().any(|c| c.is_live() && c.compose_service == service);
+        let is_off = |c: &Container| {
+            self.is_left_on_mixed_data(c)
+                || match self.condition(c) {
+                    Condition::Inactive(Inactive::Stopped) => true,
+                    Condition::Inactive(Inactive::Finished) => c.is_one_shot(),
+                    _ => false,
+                }
+        };
+        let is_down = |c: &&Container| {
+            !runs(&c.compose_service) && self.durable.images.is_unproven(&c.image) && !is_off(c)
+        };
         containers.iter().filter(is_down).map(|c| c.id.clone()).collect()
     }
 
@@ -294,7 +303,13 @@ impl Service {
 
     /// Reports whether an update starts the whole project, because none of its containers runs.
     pub(in crate::service) fn starts_project(&self, containers: &[Container]) -> bool {
-        self.config.auto_start && !containers.iter().any(Container::is_live)
+        let bars = |c: &Container| c.is_live() || self.is_left_on_mixed_data(c);
+        self.config.auto_start && !containers.iter().any(bars)
+    }
+
+    /// Reports whether a container is left stopped on data of two times, so that only a person may start it.
+    pub(in crate::service) fn is_left_on_mixed_data(&self, container: &Container) -> bool {
+        self.durable.left_stopped.get(&container.id).is_some_and(|left| left.why == WhyLeft::MixedData)
     }
 
     /// Reports whether compose may pull images that are not present locally: only if it brings up the whole project and no

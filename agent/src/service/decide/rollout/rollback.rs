@@ -14,7 +14,7 @@ use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, ImageChange};
 use crate::service::rollout::probation::{Failed, Failure, Interference, Outcome, Reason};
 use crate::service::rollout::step::Phase;
-use crate::service::state::LeftStopped;
+use crate::service::state::{LeftStopped, WhyLeft};
 use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, rollback_pause, wording};
 
 impl Service {
@@ -177,8 +177,8 @@ impl Service {
         let containers = self.known.containers.as_deref().unwrap_or_default();
         let Some(deployment) = &mut self.durable.deployment else { return };
         let rejected = deployment.leave_rejected_stopped(containers);
-        let ids = rejected.iter().map(|one| (one.id.clone(), LeftStopped::EarlierData));
-        self.durable.left_stopped.extend(ids);
+        let left = rejected.iter().map(|one| LeftStopped::entry(one, WhyLeft::EarlierData, now));
+        self.durable.left_stopped.extend(left);
         let left_stopped = with_engine_starts(&rejected, containers);
         let data = deployment.data_back().filter(|_| deployment.snapshot.is_restored);
         // The running image must not become a rollback target.

@@ -1,5 +1,6 @@
 //! The snapshot of a deployment: planned, taken, put back, expired.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use crate::service::rollout::snapshot::{
     DataBack, EarlierPlan, KeptKind, KeptSnapshot, PendingData, SnapshotPlan,
 };
 use crate::service::rollout::step::Phase;
-use crate::service::state::LeftStopped;
+use crate::service::state::{LeftStopped, WhyLeft};
 use crate::service::{ROLLBACK_ATTEMPTS, Service, rollback_pause, wording};
 
 /// How often a copy is tried: the service is down, and what has failed, say for lack of room, may have taken minutes.
@@ -39,10 +40,10 @@ pub(super) fn delay_after_copy(tries: u32) -> Duration {
 }
 
 /// The names of containers that stay stopped, and whether the engine may start each at its own next start: with some restart
-/// policies it also starts what was stopped.
+/// policies it also starts what was stopped, but not with `unless-stopped`.
 pub(super) fn with_engine_starts(stopped: &[Mounter], containers: &[Container]) -> Vec<(String, bool)> {
-    let is_started =
-        |one: &Mounter| containers.iter().any(|c| c.id == one.id && c.restart_policy != RestartPolicy::No);
+    let starts = |c: &Container| matches!(c.restart_policy, RestartPolicy::Always | RestartPolicy::OnFailure);
+    let is_started = |one: &Mounter| containers.iter().any(|c| c.id == one.id && starts(c));
     stopped.iter().map(|one| (one.name.clone(), is_started(one))).collect()
 }
 
@@ -156,7 +157,10 @@ impl Service {
                 self.data_in_place(now);
             }
             // The earlier data is in place.
-            (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Done)) => self.data_in_place(now),
+            (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Done)) => {
+                deployment.resume_left_stopped(&self.durable.left_stopped);
+                self.data_in_place(now);
+            }
             (Phase::Restore(_), StepResult::Snapshot(SnapshotStepped::Running(running))) => {
                 self.stop_more(&running, now);
             }
@@ -167,6 +171,7 @@ impl Service {
             }
             (Phase::Restore(failed), StepResult::Snapshot(SnapshotStepped::Done)) => {
                 deployment.snapshot.is_restored = true;
+                deployment.leave_stopped_again(&mut self.durable.left_stopped, now);
                 deployment.bring_up(Some(failed), now);
             }
             (phase, StepResult::Snapshot(SnapshotStepped::Resumed { containers, not_started })) => {
@@ -241,8 +246,8 @@ impl Service {
         let is_last = deployment.attempt + 1 >= ROLLBACK_ATTEMPTS;
         let why = if is_last && matches!(phase, Phase::Restore(_)) {
             let stopped = std::mem::take(&mut deployment.snapshot.stopped);
-            let ids = stopped.iter().map(|one| (one.id.clone(), LeftStopped::MixedData));
-            self.durable.left_stopped.extend(ids);
+            let left = stopped.iter().map(|one| LeftStopped::entry(one, WhyLeft::MixedData, now));
+            self.durable.left_stopped.extend(left);
             let containers = self.known.containers.as_deref().unwrap_or_default();
             wording::snapshot::left_stopped(why, &with_engine_starts(&stopped, containers))
         } else {
@@ -632,6 +637,29 @@ impl Deployment {
         let (rejected, others): (Vec<_>, Vec<_>) = stopped.into_iter().partition(is_rejected);
         self.snapshot.stopped = others;
         rejected
+    }
+
+    /// The earlier data is in place as a whole: what was left stopped on data of two times is started with the rest.
+    fn resume_left_stopped(&mut self, left: &BTreeMap<String, LeftStopped>) {
+        for LeftStopped { container, .. } in left.values().filter(|left| left.why == WhyLeft::MixedData) {
+            if !self.snapshot.stopped.iter().any(|one| one.id == container.id) {
+                self.snapshot.stopped.push(container.clone());
+            }
+        }
+    }
+
+    /// If earlier data is no longer in place, the data of two times is back: what was left stopped on that stays stopped.
+    fn leave_stopped_again(&mut self, left: &mut BTreeMap<String, LeftStopped>, now: Timestamp) {
+        if self.plan().snapshot.as_ref().is_none_or(|plan| plan.earlier.is_none()) {
+            return;
+        }
+        self.snapshot.stopped.retain(|one| match left.get_mut(&one.id) {
+            Some(left) if left.why == WhyLeft::MixedData => {
+                left.at = now;
+                false
+            }
+            _ => true,
+        });
     }
 
     /// The phase in which the new images are brought up, or the old ones again.
