@@ -27,7 +27,7 @@ fn each_container_state_maps_to_one_condition() {
     let set_back = |code| Container { started_at: Some(at("05:00")), ..ended(code) };
     let oom = Container { oom_killed: true, ..ended(137) };
     let inactive = Condition::Inactive;
-    let table = [
+    let table = vec![
         (running("a"), no_stops, Healthy),
         (with_health("a", HealthState::Unmeasured), no_stops, Condition::Unmeasured),
         (

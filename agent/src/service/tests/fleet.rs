@@ -437,7 +437,7 @@ fn a_warden_that_is_back_before_the_next_poll_is_asked_and_obeyed() {
     let (day, start) = (86_400, "2026-01-01T00:00:00Z".parse().unwrap());
     for (ring, contact, store_away) in [(0, 1, None), (0, 0, None), (0, 1, Some(start)), (1, 1, None)] {
         // Ring 1 has waited for its patience.
-        let away = FleetView { ring, contact, store_away, ..present().without_warden(start) };
+        let away = FleetView { ring, store_away, contact, ..present().without_warden(start) };
         let mut back = scenario(away.clone());
         back.at(day).check(found('2'));
         assert!(back.asks_fleet(), "ring {ring}");

@@ -40,8 +40,8 @@ impl Service {
         };
         let is_retried = is_unexplained && !deployment.interrupt();
         if is_retried || matches!(result, StepResult::EngineAway(_)) {
-            self.emitted.notes.push(Note::StepRetried { step: phase.name(), failure: result.failure() });
             self.steps.retry_at = Some(now + retry_pause(&result, deployment.interruptions));
+            self.emitted.notes.push(Note::StepRetried { step: phase.name(), failure: result.failure() });
             return;
         }
         if deployment.restores_line() {
