@@ -76,7 +76,7 @@ fn test_notify_prints_the_response_of_each_channel() {
     let pushed: AuditEntry = serde_json::from_slice(of("/ingest").body()).unwrap();
     assert_eq!((pushed.machine.as_str(), pushed.service.as_str()), ("m1", "evenkeel"));
     let embed: Value = serde_json::from_slice(of("/discord").body()).unwrap();
-    assert_eq!(embed["embeds"][0]["title"], r"\[info\] updated: evenkeel on m1");
+    assert_eq!(embed["embeds"][0]["title"], "[info] updated: evenkeel on m1");
     let form = of("/form");
     assert_eq!((form.request.method.as_str(), form.header("x-key")), ("PUT", Some("key-of-the-hook")));
     let body = String::from_utf8(form.body().to_vec()).unwrap();

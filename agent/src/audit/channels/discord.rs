@@ -56,7 +56,7 @@ impl Render for Discord {
 }
 
 fn body(entry: &AuditEntry) -> Value {
-    let title = cut(&plain(&title(entry)), TITLE);
+    let title = cut(&title(entry), TITLE);
     let mut spent = length(&title);
     let mut shown = Vec::new();
     let mut field = |name: &str, value: String, is_inline: bool| {
@@ -88,7 +88,8 @@ fn body(entry: &AuditEntry) -> Value {
 }
 
 /// Escapes what Discord would take for markdown: a text from a registry or a container could show a link under another name.
-/// In an address, Discord takes a backslash for a part of it, and reads no emphasis.
+/// In an address, Discord takes a backslash for a part of it, and reads no emphasis. The title has only the agent's own words and
+/// the names of its configuration, and is also shown where no markdown is read.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut is_address = false;
@@ -152,7 +153,7 @@ mod tests {
             body(&entry),
             json!({
                 "embeds": [{
-                    "title": r"\[warning\] rolled\_back: web on m1",
+                    "title": "[warning] rolled_back: web on m1",
                     "description": "went back",
                     "color": 0x00f1_c40f,
                     "timestamp": "2026-01-02T03:04:05Z",

@@ -160,6 +160,7 @@ fn an_update_keeps_the_spelling_of_the_specification_in_both_directions() {
         let mut seen = seen('3', '2', SwarmService { image: of('2'), ..half_done() });
         let swarm = seen.swarm.as_mut().expect("it is in a swarm");
         swarm.tasks = vec![task("old", &of('1'), TaskState::Running)];
+        seen.containers = [Container { config_image: "nginx:1.27".into(), ..running("a") }].into();
         let view = &mut seen.images[0];
         (view.configured, view.reference, view.from) =
             ("nginx:1.27".into(), reference.clone(), reference.clone());
@@ -178,6 +179,7 @@ fn an_update_of_a_service_that_names_neither_tag_nor_digest_sets_both() {
     let seen = |remote: char| {
         let mut seen = seen_without_digest(remote);
         seen.swarm = Some(Box::new(service("nginx")));
+        seen.containers = [Container { config_image: "nginx".into(), ..running("a") }].into();
         let view = &mut seen.images[0];
         (view.configured, view.reference, view.from) = ("nginx".into(), reference.clone(), reference.clone());
         seen
