@@ -269,12 +269,12 @@ impl View<'_> {
             family("evenkeel_deliveries_total", "Attempts to deliver audit entries, by outcome.", delivered),
             single(
                 "evenkeel_fleet_reachable",
-                "1 while a warden that manages the fleet responds.",
+                "1 while a warden that manages the fleet can be asked.",
                 flag(self.fleet.link == Link::Present),
             ),
             single(
                 "evenkeel_fleet_away",
-                "1 while a warden is configured and none responds.",
+                "1 while a warden is configured and none can be asked.",
                 flag(matches!(self.fleet.link, Link::Away { .. })),
             ),
             single(
