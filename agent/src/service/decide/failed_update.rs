@@ -25,9 +25,10 @@ impl Service {
                 let reason = wording::rollback_problem(&failed.failure.reason, why);
                 *known = Some(Box::new(of(failed, reason, false, now)));
             }
-            // What was left is blocked, and this says why.
+            // What was left is blocked, and this says why. The record shows the first blocked digest by the image's name.
             Event::GoBack(GoBackEnd { back, result: GoBackResult::Proven { changes, .. } }) => {
-                let left = changes.iter().find_map(ImageChange::left);
+                let all_left = changes.iter().filter_map(|change| Some((&change.configured, change.left()?)));
+                let left = all_left.min_by_key(|(image, _)| *image).map(|(_, digest)| digest);
                 *known = Some(Box::new(FailedUpdate {
                     at: now,
                     image: wording::names(changes),

@@ -577,32 +577,52 @@ fn three_crashes_within_ten_minutes_of_a_watched_update_roll_it_back() {
     assert_eq!(scenario.service.durable().watch, None);
 }
 
-#[test]
-fn a_late_rollback_of_several_images_is_a_verdict_on_each_that_has_changed() {
-    let (same, api) = ("localhost:5000/same:1", "localhost:5000/api:1");
-    let change = |image: &str, old: char, to: char| ImageChange {
+fn change(image: &str, old: char, to: char) -> ImageChange {
+    ImageChange {
         configured: image.into(),
-        reference: Reference::parse(image).unwrap(),
+        reference: Reference::parse(image).expect("a reference"),
         from: None,
         old_digest: Some(digest(old)),
         old: None,
         digest: digest(to),
-    };
-    let changes = vec![change(same, '5', '5'), change(IMAGE, '2', '1'), change(api, '6', '4')];
+    }
+}
+
+/// The end of a way back that has changed these images.
+fn gone_back(changes: Vec<ImageChange>, why: GoBackReason) -> Event {
     let earlier = |change: &ImageChange| Earlier {
         configured: change.configured.clone(),
         reference: change.reference.clone(),
         digest: change.digest.clone(),
         id: id('1'),
     };
+    let back = GoBack { to: changes.iter().map(earlier).collect(), data: None, why };
+    Event::GoBack(GoBackEnd { back, result: GoBackResult::Proven { changes, data: None } })
+}
+
+#[test]
+fn of_several_images_that_were_left_by_hand_the_one_that_is_shown_as_blocked_is_explained() {
+    let mut scenario = Scenario::of(config());
+    for (image, left) in [(IMAGE, '2'), (API, '6')] {
+        scenario.service.durable.images.of(image).blocked = Some(digest(left));
+    }
+    let changes = vec![change(IMAGE, '2', '1'), change(API, '6', '4')];
+    scenario.service.emit(gone_back(changes, GoBackReason::ByHand), scenario.now);
+    let record = scenario.record();
+    assert_eq!(record.blocked, Some(digest('6').to_string()));
+    assert_eq!(record.failed_update.expect("the reason is shown").digest, record.blocked);
+}
+
+#[test]
+fn a_late_rollback_of_several_images_is_a_verdict_on_each_that_has_changed() {
+    let (same, api) = ("localhost:5000/same:1", "localhost:5000/api:1");
+    let changes = vec![change(same, '5', '5'), change(IMAGE, '2', '1'), change(api, '6', '4')];
     let late = GoBackReason::Late { reason: LateFailure::Crashes { crashes: 3, minutes: 10 } };
     let cases: [(GoBackReason, &[(&str, char)]); 2] =
         [(late, &[(IMAGE, '2'), (api, '6')]), (GoBackReason::ByHand, &[])];
     for (why, expected) in cases {
         let mut scenario = Scenario::of(config());
-        let back = GoBack { to: changes.iter().map(earlier).collect(), data: None, why };
-        let result = GoBackResult::Proven { changes: changes.clone(), data: None };
-        scenario.service.emit(Event::GoBack(GoBackEnd { back, result }), scenario.now);
+        scenario.service.emit(gone_back(changes.clone(), why), scenario.now);
         let entries = scenario.service.take_entries();
         let [entry] = &entries[..] else { panic!("{entries:#?}") };
         assert_eq!(entry.new_digest.as_deref(), Some(digest('2').as_str()));
