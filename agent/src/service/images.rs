@@ -120,7 +120,7 @@ pub struct Found {
     /// whatever the fleet reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
-    /// Since when it has not been known whether it is signed.
+    /// Since when it has not been known whether it is signed, unless it was announced before that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unread_since: Option<Timestamp>,
 }

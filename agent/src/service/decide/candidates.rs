@@ -72,8 +72,10 @@ impl Service {
                 // It was told as one whose signatures can't be read. What it waits for now is told as well.
                 let was_told = known.unread_since.is_some_and(|since| now.duration_since(since) >= UNREAD);
                 known.announced &= is_unread || !was_told;
+                // One that was announced before its signatures became unreadable is not told of again.
+                let is_followed = is_unread && (known.unread_since.is_some() || !known.announced);
                 let since = known.unread_since.map_or(now, |since| since.min(now));
-                known.unread_since = is_unread.then_some(since);
+                known.unread_since = is_followed.then_some(since);
             }
             self.durable.images.of(&view.configured).found = found;
         }

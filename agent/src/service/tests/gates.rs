@@ -410,6 +410,27 @@ fn what_an_update_waits_for_is_reported_when_its_signatures_are_read_after_an_ho
 }
 
 #[test]
+fn an_update_that_was_announced_is_not_announced_again_after_its_signatures_were_unreadable() {
+    let signed = UpdateConfig { signed_by: vec!["/etc/cosign.pub".into()], ..UpdateConfig::default() };
+    let mut scenario = Scenario::of(with(signed));
+    let unknown = || Unsigned::Unknown("registry localhost:5000: 403 forbidden for web".into());
+    for (second, why, told) in [
+        (0, Unsigned::Missing, 1),
+        (60, unknown(), 0),
+        (3660, unknown(), 0),
+        (7260, unknown(), 0),
+        (7320, Unsigned::Missing, 0),
+    ] {
+        let mut seen = found('2');
+        seen.unsigned.insert(IMAGE.into(), why);
+        scenario.at(second).poll(seen);
+        assert!(!scenario.updates());
+        let entries = std::mem::take(&mut scenario.entries);
+        assert_eq!(entries.len(), told, "at {second}: {entries:#?}");
+    }
+}
+
+#[test]
 fn a_trigger_approves_no_image_of_former_times() {
     let update = UpdateConfig { signed_by: vec!["/etc/cosign.pub".into()], ..approved() };
     let mut scenario = Scenario::of(with(update));
