@@ -13,6 +13,16 @@ use crate::service::health::restart_state::{self, RestartState};
 use crate::service::state::WhyLeft;
 use crate::service::{ENGINE_RETRY, Service};
 
+/// The IDs of the containers for which `is_down` holds, of compose services of which nothing runs.
+pub(in crate::service) fn down(
+    containers: &[Container],
+    is_down: impl Fn(&Container) -> bool,
+) -> BTreeSet<String> {
+    let runs = |service: &str| containers.iter().any(|c| c.is_live() && c.compose_service == service);
+    let down = containers.iter().filter(|c| !runs(&c.compose_service) && is_down(c));
+    down.map(|c| c.id.clone()).collect()
+}
+
 impl Service {
     /// Returns the next remedy with its time and container name.
     pub(in crate::service) fn next_remedy(&self) -> Option<(Timestamp, &str, &Remedy)> {
@@ -58,9 +68,7 @@ impl Service {
         if self.starts_project(containers) {
             return BTreeSet::new();
         }
-        let runs = |service: &str| containers.iter().any(|c| c.is_live() && c.compose_service == service);
-        let crashed = containers.iter().filter(|c| !runs(&c.compose_service) && self.has_crashed(c, now));
-        crashed.map(|c| c.id.clone()).collect()
+        down(containers, |c| self.has_crashed(c, now))
     }
 
     /// Whether a container is down because it has failed. A job that has failed is not run again, and neither is what

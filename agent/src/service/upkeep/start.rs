@@ -35,8 +35,9 @@ impl Starter {
         with_loops: bool,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        self.held_back.retain(|id, _| containers.iter().any(|c| c.id == *id && c.is_held_back(containers)));
-        for container in containers.iter().filter(|c| c.is_held_back(containers)) {
+        let held_back: Vec<&Container> = containers.iter().filter(|c| c.is_held_back(containers)).collect();
+        self.held_back.retain(|id, _| held_back.iter().any(|c| c.id == *id));
+        for container in held_back {
             self.held_back.entry(container.id.clone()).or_insert(now);
         }
         let waits =

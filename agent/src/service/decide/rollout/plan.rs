@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use crate::model::image::{Digest, Reference};
 use crate::model::{Container, State, UpMode};
 use crate::service::compare::Comparison;
+use crate::service::decide::heal;
 use crate::service::decide::image::ImageDecision;
 use crate::service::event::Event;
 use crate::service::health::assess::{Condition, Inactive, Symptom};
@@ -254,18 +255,13 @@ impl Service {
     /// The containers, by ID, that a way back to earlier images replaces although they are down: those that have crashed, if
     /// nothing of their compose service runs, but none that was stopped, or has finished.
     fn down_before(&self, back: &GoBack, observation: &Observation) -> BTreeSet<String> {
-        let containers = &observation.containers;
         let is_left = |c: &Container, view: &ImageView| {
             let mut to = back.to.iter().filter(|to| to.configured == view.configured);
             to.any(|to| c.is_made_from(&view.from) || c.is_made_from(&to.reference))
         };
-        let runs = |service: &str| containers.iter().any(|c| c.is_live() && c.compose_service == service);
-        let is_down = |c: &&Container| {
-            !runs(&c.compose_service)
-                && self.is_wanted(c)
-                && observation.images.iter().any(|view| is_left(c, view))
-        };
-        containers.iter().filter(is_down).map(|c| c.id.clone()).collect()
+        heal::down(&observation.containers, |c| {
+            self.is_wanted(c) && observation.images.iter().any(|view| is_left(c, view))
+        })
     }
 
     /// The same of the containers on images that could not be rolled back, but none that somebody has stopped, or that is left
@@ -274,7 +270,6 @@ impl Service {
         if !containers.iter().any(Container::is_live) {
             return BTreeSet::new();
         }
-        let runs = |service: &str| containers.iter().any(|c| c.is_live() && c.compose_service == service);
         let is_off = |c: &Container| {
             self.is_left_on_mixed_data(c)
                 || match self.condition(c) {
@@ -283,10 +278,7 @@ impl Service {
                     _ => false,
                 }
         };
-        let is_down = |c: &&Container| {
-            !runs(&c.compose_service) && self.durable.images.is_unproven(&c.image) && !is_off(c)
-        };
-        containers.iter().filter(is_down).map(|c| c.id.clone()).collect()
+        heal::down(containers, |c| self.durable.images.is_unproven(&c.image) && !is_off(c))
     }
 
     /// Reports whether a failed rollback can't be tried again because compose would not be called for any service, and tells
