@@ -123,7 +123,7 @@ pub(in crate::service) enum Event {
     GoBack(GoBackEnd),
     /// A failed rollback was retried and passed its probation.
     RollbackRetried,
-    /// A failed rollback was retried and failed again.
+    /// A failed rollback was to be retried, and could not be completed.
     RollbackRetryFailed { failure: Failure, output: String },
     /// Compose brought the project up, with no image on probation.
     BroughtUp { cause: Cause },

@@ -75,8 +75,8 @@ pub(super) const DEPLOYING: &str = "deploy in progress";
 /// Why a rollback by hand is skipped.
 pub(crate) const NO_EARLIER_IMAGE: &str = "no earlier image";
 /// Why a failed rollback is not tried again.
-pub(super) const NOTHING_TO_RETRY: &str = "compose would bring up no service, since none of the containers on the failed \
-                                           image is to run; redeploy the service";
+pub(super) const NOTHING_TO_RETRY: &str = "it was not tried, since all containers on the failed image were stopped or have \
+                                           finished, so compose would start nothing; redeploy the service";
 /// Why a rollback by hand of a swarm service is refused.
 pub(super) const NOT_IN_SWARM: &str = "a swarm service is rolled back with `docker service rollback`";
 /// Why a redeployment is skipped (spec 2.4).
@@ -140,7 +140,7 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
         Event::GoBack(end) => go_back::entry(end, new),
         Event::RollbackRetried => rollback_retried(new),
         Event::RollbackRetryFailed { failure, output } => {
-            let message = "the rollback failed again; manual action is needed".to_owned();
+            let message = "the rollback could not be completed; manual action is needed".to_owned();
             let entry =
                 because(rejection(&failure.reason), new(Kind::ROLLBACK_FAILED, Level::Critical, message));
             AuditEntry { container: some(failure.container), output, ..entry }

@@ -74,7 +74,10 @@ fn a_failed_rollback_whose_retry_would_bring_nothing_up_stays_failed() {
     let result = Ok(observed('2', &[v2()], &[&done, &db]));
     scenario.input(Input::Checked { generation, is_manual: true, result });
     assert_eq!(scenario.act(), None);
-    assert_eq!(scenario.last().event, Kind::ROLLBACK_FAILED, "{:?}", scenario.entries);
+    let told = scenario.last();
+    assert_eq!(told.event, Kind::ROLLBACK_FAILED, "{:?}", scenario.entries);
+    assert!(!told.message.contains("again"), "{}", told.message);
+    assert!(told.reason.as_deref().is_some_and(|why| why.starts_with("it was not tried, since ")), "{told:?}");
     assert!(scenario.service.durable().rollback_failed);
 }
 
