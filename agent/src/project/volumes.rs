@@ -60,9 +60,10 @@ fn is_same_path(one: &str, other: &str) -> bool {
 fn would_lose(service: &str, mount: &MountRecord) -> String {
     let MountRecord { name, destination, .. } = mount;
     format!(
-        "the update waits, because the new image of {service} no longer declares the volume {destination}: the data would stay \
-         behind in the volume {name}, and a rollback would not find it either. Name a volume for that path in the compose file \
-         (`external: true` with `name: {name}` keeps the data), or redeploy the service if the data is not needed"
+        "the update was ended, because the new image of {service} no longer declares the volume {destination}: the data \
+         would stay behind in the volume {name}, and a rollback would not find it either. Name a volume for that path in \
+         the compose file (`external: true` with `name: {name}` keeps the data), or redeploy the service if the data is \
+         not needed"
     )
 }
 
@@ -139,6 +140,7 @@ mod tests {
         let tied = lost(&container("tied"), &declaring(&[]));
         assert_eq!(tied, None, "they are those of another service");
         let why = lost(&db, &declaring(&[])).expect("the data would be lost");
+        assert!(why.starts_with("the update was ended, because "), "it is tried again: {why}");
         for part in ["of db no longer declares the volume /var/lib/db/data", "`name: 0123456789abcdef0123"] {
             assert!(why.contains(part), "{why}");
         }

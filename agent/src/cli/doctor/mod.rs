@@ -110,7 +110,7 @@ pub(super) fn take_unit_variables() {
     let unset = unit.unset(file_variables(&unit), |name| std::env::var_os(name).is_some());
     let (false, Ok(program)) = (unset.is_empty(), std::env::current_exe()) else { return };
     let names: Vec<&str> = unset.keys().map(String::as_str).collect();
-    eprint_line(format_args!("evenkeel: {} as in the unit {}", names.join(", "), unit::UNIT));
+    eprint_line(format_args!("evenkeel: uses {} from the unit {}", names.join(", "), unit::UNIT));
     let mut command = std::process::Command::new(program);
     command.args(std::env::args_os().skip(1)).envs(&unset).env(HAS_UNIT_VARIABLES, "1");
     let error = command.exec();

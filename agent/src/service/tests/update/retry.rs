@@ -77,7 +77,10 @@ fn a_failed_rollback_whose_retry_would_bring_nothing_up_stays_failed() {
     let told = scenario.last();
     assert_eq!(told.event, Kind::ROLLBACK_FAILED, "{:?}", scenario.entries);
     assert!(!told.message.contains("again"), "{}", told.message);
-    assert!(told.reason.as_deref().is_some_and(|why| why.starts_with("it was not tried, since ")), "{told:?}");
+    assert!(
+        told.reason.as_deref().is_some_and(|why| why.starts_with("it was not tried, since ")),
+        "{told:?}"
+    );
     assert!(scenario.service.durable().rollback_failed);
 }
 
