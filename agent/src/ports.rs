@@ -373,9 +373,9 @@ pub struct Turn(pub Option<OwnedSemaphorePermit>);
 /// Which of those that wait to change containers with compose may go ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
-    /// An automatic change of what runs, such as an update.
+    /// A change of what runs: an update, or an edit of the compose files.
     Routine,
-    /// What it brings up is down or has failed, or a person waits for it.
+    /// What it brings up is down or has failed, or a person has asked for a redeploy or a way back.
     Urgent,
 }
 
