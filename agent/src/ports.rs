@@ -366,7 +366,7 @@ pub struct Hashes {
     pub proxies: Option<BTreeMap<String, String>>,
 }
 
-/// The right to change containers with compose, until it is dropped.
+/// The right to begin to change containers with compose. Others wait for it until it is dropped.
 #[derive(Debug, Default)]
 pub struct Turn(pub Option<OwnedSemaphorePermit>);
 
@@ -379,7 +379,7 @@ pub enum Priority {
     Urgent,
 }
 
-/// Runs compose. The caller must serialize calls for the same project, and have a [`Turn`] to change containers.
+/// Runs compose. The caller must serialize calls for the same project, and have a [`Turn`] to begin to change containers.
 #[async_trait]
 pub trait Compose: Send + Sync + 'static {
     /// Waits for a turn to change containers; `None` if the agent is stopping. Who has one must not wait for another.

@@ -550,6 +550,11 @@ fn up_task(project: &Project, up_mode: &UpMode, pull: PullPolicy) -> Vec<String>
 #[async_trait]
 impl Compose for ComposeCli {
     async fn turn(&self, priority: Priority) -> Option<Turn> {
+        let is_free = self.changes.available_permits() > 0
+            || priority == Priority::Urgent && self.urgent.available_permits() > 0;
+        if !is_free {
+            tracing::info!("bringing up containers waits until another compose run has ended");
+        }
         let common = self.changes.clone().acquire_owned();
         let permit = match priority {
             Priority::Routine => common.await,
