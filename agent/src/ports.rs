@@ -366,20 +366,20 @@ pub struct Hashes {
     pub proxies: Option<BTreeMap<String, String>>,
 }
 
-/// The right to change containers with compose, until it is dropped.
+/// The right to begin to change containers with compose. Others wait for it until it is dropped.
 #[derive(Debug, Default)]
 pub struct Turn(pub Option<OwnedSemaphorePermit>);
 
 /// Which of those that wait to change containers with compose may go ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
-    /// An automatic change of what runs, such as an update.
+    /// A change of what runs: an update, or an edit of the compose files.
     Routine,
-    /// What it brings up is down or has failed, or a person waits for it.
+    /// What it brings up is down or has failed, or a person has asked for a redeploy or a way back.
     Urgent,
 }
 
-/// Runs compose. The caller must serialize calls for the same project, and have a [`Turn`] to change containers.
+/// Runs compose. The caller must serialize calls for the same project, and have a [`Turn`] to begin to change containers.
 #[async_trait]
 pub trait Compose: Send + Sync + 'static {
     /// Waits for a turn to change containers; `None` if the agent is stopping. Who has one must not wait for another.

@@ -249,8 +249,13 @@ pub struct NetworkOwner {
 impl NetworkOwner {
     /// Reports whether it was given by ID, so that no other container can ever take its place.
     pub fn is_given_by_id(&self) -> bool {
-        self.id_or_name.len() == 64 && self.id_or_name.bytes().all(|b| b.is_ascii_hexdigit())
+        is_full_id(&self.id_or_name)
     }
+}
+
+/// Reports whether this is a full ID as the engine makes them, also as the name of a volume that it made for one container.
+pub(crate) fn is_full_id(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 /// Current state of a network owner.
@@ -469,6 +474,14 @@ impl Container {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_id_has_64_hexadecimal_digits() {
+        assert!(is_full_id(&"0123456789abcdef".repeat(4)));
+        for other in [String::new(), "0".repeat(63), "x".repeat(64), "web".to_owned()] {
+            assert!(!is_full_id(&other), "{other}");
+        }
+    }
 
     #[test]
     fn a_project_is_where_a_container_made_from_its_files_was_started() {

@@ -4,23 +4,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::timeout;
+
 use crate::model::{
     ComposeError, Container, EngineError, HealthState, HealthTiming, Members, Model, ModelService, Need,
     Project, PullPolicy, Reference, State, UpMode,
 };
-use crate::ports::{Compose, Engine};
+use crate::ports::{Compose, Engine, Turn};
 use crate::service::action::BringUp;
 use crate::service::images::OldImage;
 use crate::service::input::StepResult;
 use crate::service::scope::Scope;
 
 use super::definition::{CompareError, Comparison, missing_env_file, moved};
-use super::fetch::{Fetch, point_at_running, point_tags, real_name, restore_displaced};
+use super::fetch::{Fetch, point_at_running, point_tags, read_again, real_name, restore_displaced};
 use super::present;
 
 /// How long compose may wait for a job that a service depends on, such as a migration: stopped halfway, it may leave data that
 /// no image can use. Compose knows only one limit, so whatever else hangs may take as long.
 const LONGEST_JOB: Duration = Duration::from_hours(6);
+
+/// How long a run keeps its turn. One that takes longer waits for something, for example for a job, and holds up no others.
+const TURN: Duration = Duration::from_mins(10);
 
 /// What compose is called with.
 struct Call {
@@ -36,11 +41,24 @@ struct Call {
 
 /// Brings the project up.
 pub(super) async fn bring_up(fetch: &Fetch<'_>, start: BringUp) -> Result<StepResult, EngineError> {
-    let (engine, compose) = (&*fetch.world.engine, &*fetch.world.compose);
     // Before the first look: it may wait long, and what was seen before would no longer be true.
-    let Some(_turn) = compose.turn(start.priority).await else {
+    let Some(turn) = fetch.world.compose.turn(start.priority).await else {
         return Err(EngineError::Unavailable("the agent is stopping".to_owned()));
     };
+    in_turn(turn, Box::pin(look_and_run(fetch, start))).await
+}
+
+/// Does this, and gives the turn back before it is done if that takes long.
+async fn in_turn<F: Future + Unpin>(turn: Turn, mut work: F) -> F::Output {
+    if let Ok(done) = timeout(TURN, &mut work).await {
+        return done;
+    }
+    drop(turn);
+    work.await
+}
+
+async fn look_and_run(fetch: &Fetch<'_>, start: BringUp) -> Result<StepResult, EngineError> {
+    let (engine, compose) = (&*fetch.world.engine, &*fetch.world.compose);
     let containers = engine.containers(&Members::Project(start.project.name.clone())).await?;
     let model = start.definition.as_deref();
     if start.must_look && start.scope.as_ref().is_some_and(|scope| !scope.is_as_before(&containers, model)) {
@@ -53,15 +71,16 @@ pub(super) async fn bring_up(fetch: &Fetch<'_>, start: BringUp) -> Result<StepRe
             return Ok(after_up(engine, Err(error), &start.up_mode, start.project.name).await);
         }
     };
+    let displaced = read_again(engine, start.displaced).await?;
     // Directly before compose runs: an image that no container uses yet may be pruned at any time.
     point_tags(fetch, &start.tags).await?;
-    point_at_running(engine, &start.displaced).await;
+    point_at_running(engine, &displaced).await;
     let up = run(compose, &call, start.pull).await;
     if let Some(note) = &call.note {
         tracing::warn!(project = call.project.name, "{note}");
     }
     let name = call.project.name;
-    let seen = match restore_displaced(engine, &start.displaced).await {
+    let seen = match restore_displaced(engine, &displaced).await {
         Ok(()) => after_up(engine, up, &call.up_mode, name).await,
         Err(error) => StepResult::EngineAway(error.to_string()),
     };
@@ -529,6 +548,8 @@ mod tests {
     use std::sync::Mutex;
 
     use async_trait::async_trait;
+    use tokio::sync::Semaphore;
+    use tokio::time::sleep;
 
     use super::*;
     use crate::ports::Hashes;
@@ -620,6 +641,18 @@ mod tests {
         run(&compose, &call, PullPolicy::Never).await.expect("it succeeds");
         let waits = compose.0.lock().expect("no test panics with it").clone();
         assert_eq!(waits, [Duration::ZERO, Duration::from_hours(6), Duration::ZERO]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_waits_for_a_job_gives_its_turn_back_before_it_is_done() {
+        let turns = Arc::new(Semaphore::new(1));
+        let permit = turns.clone().acquire_owned().await.expect("it is open");
+        let work = Box::pin(async {
+            let at_first = turns.available_permits();
+            sleep(LONGEST_JOB).await;
+            (at_first, turns.available_permits())
+        });
+        assert_eq!(in_turn(Turn(Some(permit)), work).await, (0, 1));
     }
 
     #[test]

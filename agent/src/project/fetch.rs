@@ -100,6 +100,22 @@ pub(super) async fn point_tags(fetch: &Fetch<'_>, tags: &[(Reference, OldImage)]
     Ok(())
 }
 
+/// Returns these tags with what they name now. They were read before the run waited for its turn, and somebody may have moved
+/// them since. One at the running image is left so by an earlier run that was interrupted.
+pub(super) async fn read_again(
+    engine: &dyn Engine,
+    mut displaced: Vec<DisplacedTag>,
+) -> Result<Vec<DisplacedTag>, EngineError> {
+    for one in &mut displaced {
+        match engine.image(&one.tag.tagged()).await {
+            Ok(Some(image)) if image.id != one.runs => one.named = image.id,
+            Err(error) if error.is_unavailable() => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(displaced)
+}
+
 /// Points these tags to the images that their services run. If that fails, compose uses the tag as it is.
 pub(super) async fn point_at_running(engine: &dyn Engine, displaced: &[DisplacedTag]) {
     for DisplacedTag { tag, runs, .. } in displaced {

@@ -1,11 +1,13 @@
 //! The data that a new image would leave behind in a volume.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::PathBuf;
 
 use evenkeel_common::wire::MountRecord;
 use serde_json::Value;
 
+use crate::model::container::is_full_id;
+use crate::model::definition::{cleaned, unescaped};
 use crate::model::{Container, ModelService};
 use crate::ports::Image;
 use crate::service::action::Keeps;
@@ -35,26 +37,19 @@ pub(super) fn left_behind(
 fn anonymous<'c>(service: ModelService<'_>, container: &'c Container) -> Vec<&'c MountRecord> {
     let volumes = service.element().get("volumes").and_then(Value::as_array);
     let targets = volumes.into_iter().flatten().filter_map(|volume| volume.get("target")?.as_str());
-    let targets: Vec<String> = targets.map(|target| target.replace("$$", "$")).collect();
+    let targets: Vec<PathBuf> = targets.map(|target| cleaned(&unescaped(target))).collect();
     let is_of_others = service.element().get("volumes_from").is_some_and(|from| !from.is_null());
-    let is_anonymous = |mount: &&MountRecord| {
-        let name = mount.name.as_bytes();
-        mount.kind == "volume" && name.len() == 64 && name.iter().all(u8::is_ascii_hexdigit)
-    };
-    let is_named = |mount: &MountRecord| targets.iter().any(|path| is_same_path(path, &mount.destination));
+    let is_anonymous = |mount: &&MountRecord| mount.kind == "volume" && is_full_id(&mount.name);
+    let is_named = |mount: &MountRecord| targets.contains(&cleaned(&mount.destination));
     let own = container.mounts.iter().filter(is_anonymous).filter(|mount| !is_of_others && !is_named(mount));
     own.filter(|mount| !mount.read_only).collect()
 }
 
 /// Returns the first of these mounts at a path that an image with these volumes does not declare.
 fn undeclared<'c>(mounts: &[&'c MountRecord], declared: &BTreeSet<String>) -> Option<&'c MountRecord> {
-    let is_declared =
-        |mount: &MountRecord| declared.iter().any(|path| is_same_path(path, &mount.destination));
+    let declared: Vec<PathBuf> = declared.iter().map(|path| cleaned(path)).collect();
+    let is_declared = |mount: &MountRecord| declared.contains(&cleaned(&mount.destination));
     mounts.iter().copied().find(|mount| !is_declared(mount))
-}
-
-fn is_same_path(one: &str, other: &str) -> bool {
-    Path::new(one) == Path::new(other)
 }
 
 fn would_lose(service: &str, mount: &MountRecord) -> String {
@@ -78,7 +73,7 @@ mod tests {
 
     fn model() -> Model {
         serde_json::from_value(serde_json::json!({"services": {
-            "db": {"image": "db:1", "volumes": [{"type": "volume", "target": "/backup/"}]},
+            "db": {"image": "db:1", "volumes": [{"type": "volume", "target": "/srv/../backup/"}]},
             "tied": {"image": "db:1", "volumes_from": ["db"]},
         }}))
         .expect("a model")

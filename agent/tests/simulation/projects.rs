@@ -402,3 +402,23 @@ async fn an_update_without_a_turn_looks_at_nothing_and_goes_on_once_it_has_one()
     assert_eq!(fake.running("web"), [id_of("v2")]);
     fixture.end().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_siblings_tag_that_somebody_moves_while_an_update_waits_for_its_turn_stays_moved() {
+    let fake = two(Behaviour::Good);
+    fake.add_image(&reference(API), "api v2", Behaviour::Good, true);
+    fake.push(&reference(WEB), "v2", Behaviour::Good);
+    fake.give_turns(false);
+    let fixture = Fixture::new(&fake).await;
+    let web = fixture.add(named("web", WEB)).await;
+    fixture.check(&web);
+    sleep(LONG).await;
+    fake.push(&reference(API), "api v3", Behaviour::Good);
+    fake.act(Act::Pull("api"));
+    fake.give_turns(true);
+    fixture.until("it is proven", || !recorded(&fake, &Kind::UPDATED).is_empty()).await;
+    assert_eq!(fake.running("web"), [id_of("v2")]);
+    assert_eq!(fake.running("api"), [id_of("api v1")]);
+    assert_eq!(fake.named(&reference(API)), Some(id_of("api v3")));
+    fixture.end().await;
+}

@@ -335,8 +335,6 @@ impl ComposeCli {
         answer: Option<File>,
         is_read_only: bool,
     ) -> Result<String, ComposeError> {
-        // Before anything is read, and before the time limit begins: this may wait long.
-        let turn = if is_read_only { self.reads.acquire().await.ok() } else { None };
         let described =
             definition::written(&self.definitions, project, is_read_only).await.map_err(ComposeError::new)?;
         let folder = project
@@ -352,6 +350,8 @@ impl ComposeCli {
             None => Vec::new(),
         };
         variables.extend(project.set.clone());
+        // Before the time limit begins: this may wait long.
+        let turn = if is_read_only { self.reads.acquire().await.ok() } else { None };
         let limit = self.limit + project.health_grace + project.stop_grace + project.wait_grace;
         let deadline = Instant::now() + limit;
         let mut retries = CONFLICT_RETRIES.iter();
@@ -550,6 +550,11 @@ fn up_task(project: &Project, up_mode: &UpMode, pull: PullPolicy) -> Vec<String>
 #[async_trait]
 impl Compose for ComposeCli {
     async fn turn(&self, priority: Priority) -> Option<Turn> {
+        let is_free = self.changes.available_permits() > 0
+            || priority == Priority::Urgent && self.urgent.available_permits() > 0;
+        if !is_free {
+            tracing::info!("bringing up containers waits until another compose run has ended");
+        }
         let common = self.changes.clone().acquire_owned();
         let permit = match priority {
             Priority::Routine => common.await,

@@ -13,6 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use serde_json::Value;
 
 use crate::model::compose::{Model, duration};
+use crate::model::container::is_full_id;
 
 /// Variables that compose adds by itself, from the client's proxy settings.
 const PROXIES: [&str; 5] = ["http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"];
@@ -277,7 +278,7 @@ impl Sides<'_> {
         let declared = self.of_image("/Volumes").and_then(Value::as_object);
         for mount in &mounts {
             let target = text(mount, "Destination");
-            let is_anonymous = text(mount, "Type") == "volume" && text(mount, "Name").len() == 64;
+            let is_anonymous = text(mount, "Type") == "volume" && is_full_id(text(mount, "Name"));
             let is_declared =
                 declared.is_some_and(|all| all.keys().any(|path| cleaned(path) == cleaned(target)));
             // The volumes of other containers are mounted under targets that are not known here.
@@ -763,12 +764,12 @@ fn plain(value: &Value) -> String {
 }
 
 /// Compose prints a literal `$` as `$$`.
-fn unescaped(text: &str) -> String {
+pub(crate) fn unescaped(text: &str) -> String {
     text.replace("$$", "$")
 }
 
 /// A path as the engine reports it.
-fn cleaned(path: &str) -> PathBuf {
+pub(crate) fn cleaned(path: &str) -> PathBuf {
     let mut clean = PathBuf::new();
     for part in Path::new(path).components() {
         if part == Component::ParentDir {

@@ -19,6 +19,7 @@ use evenkeel_common::wire::MountRecord;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+pub(crate) use self::fields::{cleaned, unescaped};
 use super::compose::{Model, ModelService};
 use super::container::Container;
 

@@ -620,6 +620,16 @@ fn another_volume_or_file_behind_the_same_key_differs_although_the_hash_is_equal
 }
 
 #[test]
+fn a_volume_is_one_that_was_made_for_the_container_only_if_its_name_is_an_id() {
+    let is_told = |name: String| {
+        let mount = json!({ "Type": "volume", "Name": name, "Destination": "/extra" });
+        of(json!({}), json!({ "Mounts": [mount] }), None).contains(&"volume /extra".to_owned())
+    };
+    assert!(is_told("x".repeat(64)));
+    assert!(!is_told("0123456789abcdef".repeat(4)));
+}
+
+#[test]
 fn services_that_mount_another_volume_or_file_than_the_files_name_are_told_by_their_containers() {
     let model: Model = serde_json::from_value(json!({
         "services": {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::ComposeError;
+use crate::ports::Priority;
 use crate::service::observation::Unanswered;
 use crate::service::rollout::plan::Postponed;
 
@@ -61,7 +62,10 @@ fn a_compose_up_that_was_killed_is_repeated_and_does_not_count_against_the_image
     scenario.input(Input::Stepped(killed()));
     assert!(scenario.service.durable().images.blocked().next().is_none(), "{:?}", scenario.entries);
     scenario.at(100);
-    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))), "{:?}", scenario.entries);
+    let Some(Action::Step(Step::Start(BringUp { priority, .. }))) = scenario.act() else {
+        panic!("it is not repeated: {:?}", scenario.entries)
+    };
+    assert_eq!(priority, Priority::Urgent, "what it has removed is down");
 }
 
 #[test]

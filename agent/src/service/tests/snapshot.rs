@@ -9,6 +9,7 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::model::snapshot::{Copied, CopyMade, FolderId, KeptFolder, Mounter, Room, SnapshotRules, Source};
 use crate::model::{ComposeError, Hooks};
+use crate::ports::Priority;
 use crate::service::action::{CheckAsked, SnapshotStep};
 use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::input::{CheckFault, NotStarted, SnapshotStepped};
@@ -757,6 +758,21 @@ fn what_the_images_may_need_is_started_before_them_in_both_directions() {
     assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
     scenario.input(Input::Stepped(up(&old_container())));
     assert_eq!(starts(scenario.step_of_snapshot_ends(resumed(&[old_container()]))), ["new", "db"]);
+}
+
+#[test]
+fn an_update_that_has_stopped_its_service_for_a_snapshot_goes_ahead_of_the_others() {
+    let mut scenario = with_data();
+    scenario.check(update()).fetches();
+    scenario.runs(&[of_project("web-1", &old_container().compose_service, &[])]);
+    scenario.runs(&[]);
+    let copied = Copied { bytes: 1, folder: FolderId { device: 1, inode: 1 } };
+    let copies = ["/srv/a", "/srv/b"].map(|of| CopyMade { source: source(of), copied });
+    scenario.step_of_snapshot_ends(SnapshotStepped::Copied(copies.to_vec()));
+    let Some(Action::Step(Step::Start(BringUp { priority, .. }))) = scenario.act() else {
+        panic!("the new image is not brought up")
+    };
+    assert_eq!(priority, Priority::Urgent);
 }
 
 #[test]

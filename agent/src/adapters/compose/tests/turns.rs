@@ -75,6 +75,18 @@ async fn a_failed_run_that_asks_for_the_version_does_not_wait_for_its_own_turn()
 }
 
 #[tokio::test]
+async fn an_env_file_is_read_before_the_turn_to_read_so_that_one_that_hangs_holds_up_no_other_project() {
+    let stage = Stage::new("echo web");
+    let compose = scripted();
+    let project = Project { env_file: Some(stage.path("missing.env")), ..stage.project() };
+    let all: Vec<_> = (0..READS_AT_ONCE).filter_map(|_| compose.reads.try_acquire().ok()).collect();
+    assert_eq!(all.len(), READS_AT_ONCE);
+    let read = timeout(Duration::from_mins(1), compose.validate(&project));
+    let error = read.await.expect("it waits for no turn").unwrap_err();
+    assert!(error.cause.contains("missing.env"), "{error:?}");
+}
+
+#[tokio::test]
 async fn a_run_that_was_ended_from_outside_is_told_from_one_that_failed() {
     let failed = async |script: &str, limit: Duration| {
         let stage = Stage::new(script);

@@ -92,9 +92,23 @@ impl Deployment {
     }
 
     fn priority(&self) -> Priority {
-        match (&self.plan().cause, &self.phase) {
-            // Nobody waits for these, and what they replace runs.
-            (Cause::Update | Cause::ComposeChanged, Phase::Start | Phase::Spread) => Priority::Routine,
+        let plan = self.plan();
+        let is_replaced = |was: &Baseline| {
+            let made_from = Reference::parse(&was.config_image);
+            plan.cause == Cause::ComposeChanged
+                || made_from.is_ok_and(|image| plan.image_changes.iter().any(|change| change.is_of(&image)))
+        };
+        let is_down = |was: &Baseline| was.live && !was.running && is_replaced(was);
+        // Stopped for its snapshot, left by a run that was interrupted, or down before.
+        let is_outage = self.must_resume()
+            || self.interruptions > 0
+            || plan.starts_project
+            || plan.before.iter().any(is_down);
+        match (&plan.cause, &self.phase) {
+            // What they replace runs.
+            (Cause::Update | Cause::ComposeChanged, Phase::Start | Phase::Spread) if !is_outage => {
+                Priority::Routine
+            }
             _ => Priority::Urgent,
         }
     }

@@ -141,3 +141,21 @@ fn an_update_waits_for_its_turn_with_the_others_and_a_rollback_goes_ahead_of_the
     let step = scenario.rolls_back(&[&on("web", IMAGE, "v1", 3)]);
     assert!(matches!(step, Step::Start(BringUp { priority: Priority::Urgent, .. })), "{step:?}");
 }
+
+#[test]
+fn an_update_of_a_container_that_keeps_crashing_goes_ahead_of_the_others() {
+    let mut scenario = Scenario::of(config());
+    let crashing = Container {
+        state: State::Restarting,
+        restart_policy: RestartPolicy::Always,
+        ..on("side", IMAGE, "v1", 1)
+    };
+    scenario.check(observed('2', &[v1()], &[&crashing, &on("web", IMAGE, "v1", 1)]));
+    scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario.takes_step(StepResult::Pulled {
+        ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+        labels: BTreeMap::new(),
+    });
+    let step = scenario.takes_step(StepResult::Failed("it is not run".into()));
+    assert!(matches!(step, Step::Start(BringUp { priority: Priority::Urgent, .. })), "{step:?}");
+}
