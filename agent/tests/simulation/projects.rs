@@ -385,15 +385,21 @@ async fn an_update_that_would_stop_the_container_that_the_agent_runs_in_is_not_b
     assert_eq!(fake.violations(), Vec::<String>::new());
 }
 
+/// Runs the agent until the update of `web` waits for its turn. The worker ends with its handle.
+async fn waits_for_its_turn(fake: &FakeWorld) -> (Fixture, Handle) {
+    fake.give_turns(false);
+    let fixture = Fixture::new(fake).await;
+    let web = fixture.add(named("web", WEB)).await;
+    fixture.check(&web);
+    sleep(LONG).await;
+    (fixture, web)
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_update_without_a_turn_looks_at_nothing_and_goes_on_once_it_has_one() {
     let fake = two(Behaviour::Good);
     fake.push(&reference(WEB), "v2", Behaviour::Good);
-    fake.give_turns(false);
-    let fixture = Fixture::new(&fake).await;
-    let web = fixture.add(named("web", WEB)).await;
-    fixture.check(&web);
-    sleep(LONG).await;
+    let (fixture, _web) = waits_for_its_turn(&fake).await;
     let reads = fake.definition_reads();
     sleep(LONG).await;
     assert_eq!((fake.definition_reads(), fake.ups()), (reads, 0));
@@ -408,11 +414,7 @@ async fn a_siblings_tag_that_somebody_moves_while_an_update_waits_for_its_turn_s
     let fake = two(Behaviour::Good);
     fake.add_image(&reference(API), "api v2", Behaviour::Good, true);
     fake.push(&reference(WEB), "v2", Behaviour::Good);
-    fake.give_turns(false);
-    let fixture = Fixture::new(&fake).await;
-    let web = fixture.add(named("web", WEB)).await;
-    fixture.check(&web);
-    sleep(LONG).await;
+    let (fixture, _web) = waits_for_its_turn(&fake).await;
     fake.push(&reference(API), "api v3", Behaviour::Good);
     fake.act(Act::Pull("api"));
     fake.give_turns(true);

@@ -132,18 +132,15 @@ mod tests {
         FleetImage { repository: format!("r/web-{number:04}"), cells: machines.iter().map(cell).collect() }
     }
 
+    fn figures(images: FleetImages, seconds: i64) -> FleetFigures {
+        FleetFigures { images, withheld: 0, leases: 0, answers: [0; 3], polls: 0, now: at(seconds) }
+    }
+
     #[test]
     fn a_machine_that_reports_many_images_gets_a_limited_number_of_series() {
         let mut images: Vec<FleetImage> = (0..1000).map(|number| image(number, &["a"])).collect();
         images.push(image(1000, &["a", "b"]));
-        let figures = FleetFigures {
-            images: FleetImages { images, ..FleetImages::default() },
-            withheld: 0,
-            leases: 0,
-            answers: [0; 3],
-            polls: 0,
-            now: at(60),
-        };
+        let figures = figures(FleetImages { images, ..FleetImages::default() }, 60);
         let behind = figures.behind();
         assert_eq!(behind.len(), MAX_NAMED + 2, "those of a, the one of b, and the others");
         let of = |machines: &[&'static str]| Behind {
@@ -160,8 +157,7 @@ mod tests {
     fn a_machine_that_no_longer_reports_is_not_behind() {
         let behind = |seconds| {
             let images = FleetImages { images: vec![image(0, &["a"])], ..FleetImages::default() };
-            let figures =
-                FleetFigures { images, withheld: 0, leases: 0, answers: [0; 3], polls: 0, now: at(seconds) };
+            let figures = figures(images, seconds);
             let behind = figures.behind();
             let of_image = behind.get("r/web-0000").expect("its series stays");
             (of_image.machines.len(), of_image.seconds)
@@ -179,14 +175,7 @@ mod tests {
             .unwrap()
         };
         let freezes = vec![freeze("operator"), freeze(BY_FUSE), freeze("operator")];
-        let figures = FleetFigures {
-            images: FleetImages { freezes, ..FleetImages::default() },
-            withheld: 0,
-            leases: 0,
-            answers: [0; 3],
-            polls: 0,
-            now: at(1),
-        };
+        let figures = figures(FleetImages { freezes, ..FleetImages::default() }, 1);
         let text = String::from_utf8(metrics::text(figures.families()).unwrap()).unwrap();
         assert!(text.contains("evenkeel_warden_freezes 3\n"), "{text}");
         assert!(text.contains("evenkeel_warden_fuse_freezes 1\n"), "{text}");

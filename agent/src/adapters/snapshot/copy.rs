@@ -357,6 +357,20 @@ fn special(from: &Path, seen: &Metadata, to: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    fn copying(report: &Report) -> Copying<'_> {
+        Copying {
+            device: 0,
+            root: PathBuf::new(),
+            links: HashMap::new(),
+            can_share: false,
+            bytes: 0,
+            unsynced: 0,
+            range: copy_range,
+            sync: sync_file_system,
+            report,
+        }
+    }
+
     #[test]
     fn a_copy_that_the_kernel_ends_early_has_all_of_the_file() {
         let place = tempfile::tempdir().unwrap();
@@ -367,17 +381,9 @@ mod tests {
         let (source, target, report) = (create("data"), create("copy"), Report::to_the_end());
         let data: Vec<u8> = (0..=u8::MAX).cycle().take(BUFFER + 7).collect();
         source.write_all_at(&data, 0).unwrap();
-        let mut copying = Copying {
-            device: 0,
-            root: PathBuf::new(),
-            links: HashMap::new(),
-            can_share: false,
-            bytes: 0,
-            unsynced: 0,
-            range: |source, target, at, _| if at == 0 { copy_range(source, target, 0, 3) } else { Ok(0) },
-            sync: sync_file_system,
-            report: &report,
-        };
+        let mut copying = copying(&report);
+        copying.range =
+            |source, target, at, _| if at == 0 { copy_range(source, target, 0, 3) } else { Ok(0) };
         let length = data.len() as u64;
         copying.data(&source, length, &target).unwrap();
         assert_eq!(fs::read(place.path().join("copy")).unwrap(), data);
@@ -391,20 +397,12 @@ mod tests {
     fn a_copy_never_leaves_much_that_is_not_on_the_disk_whatever_the_size_of_its_files() {
         let (source, target) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
         let report = Report::to_the_end();
-        let mut copying = Copying {
-            device: 0,
-            root: PathBuf::new(),
-            links: HashMap::new(),
-            can_share: false,
-            bytes: 0,
-            unsynced: 0,
-            range: |_, _, _, wanted| Ok(wanted),
-            // The length of the target counts the calls.
-            sync: |target| {
-                target.set_len(target.metadata().unwrap().len() + 1).unwrap();
-                Ok(())
-            },
-            report: &report,
+        let mut copying = copying(&report);
+        copying.range = |_, _, _, wanted| Ok(wanted);
+        // The length of the target counts the calls.
+        copying.sync = |target| {
+            target.set_len(target.metadata().unwrap().len() + 1).unwrap();
+            Ok(())
         };
         let syncs = || target.metadata().unwrap().len();
         copying.segment(&source, &target, 0, 3 * UNSYNCED + 1).unwrap();

@@ -167,17 +167,22 @@ pub(crate) fn compose_command(project: &Project, task: &str, services: &[&str]) 
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_variable_that_is_not_set_here_is_no_reason_to_redeploy_without_it() {
-        let hold = |unset: &[&str]| DefinitionHold {
+    /// A hold of the service `web` of the project `shop`, in which this differs, and these variables are not set.
+    fn hold(what: &str, unset: &[&str]) -> DefinitionHold {
+        DefinitionHold {
             project: Project { name: "shop".into(), ..Project::default() },
             differences: vec![Difference {
                 service: "web".into(),
-                what: vec!["environment SECRET".into()],
+                what: vec![what.to_owned()],
                 unset: unset.iter().map(|name| (*name).to_owned()).collect(),
                 connected: Vec::new(),
             }],
-        };
+        }
+    }
+
+    #[test]
+    fn a_variable_that_is_not_set_here_is_no_reason_to_redeploy_without_it() {
+        let hold = |unset: &[&str]| hold("environment SECRET", unset);
         let edited = definition_differs(&hold(&[]), "shop");
         assert!(edited.contains("POST /redeploy/shop"), "{edited}");
         assert_eq!(definition_cleared_by(&hold(&[]), "shop"), "POST /redeploy/shop");
@@ -189,15 +194,7 @@ mod tests {
 
     #[test]
     fn what_may_be_the_rest_of_a_password_is_not_named_as_a_variable() {
-        let hold = |unset: &[&str]| DefinitionHold {
-            project: Project { name: "shop".into(), ..Project::default() },
-            differences: vec![Difference {
-                service: "web".into(),
-                what: vec!["environment PASSWORD".into()],
-                unset: unset.iter().map(|name| (*name).to_owned()).collect(),
-                connected: Vec::new(),
-            }],
-        };
+        let hold = |unset: &[&str]| hold("environment PASSWORD", unset);
         let only = definition_differs(&hold(&["hunter2"]), "shop");
         assert!(!only.contains("hunter2") && !only.contains("not set here:"), "{only}");
         assert_eq!(only.matches("a literal $ is written $$").count(), 1, "{only}");
@@ -215,21 +212,10 @@ mod tests {
 
     #[test]
     fn the_command_can_be_pasted_if_a_path_has_a_space() {
-        let hold = DefinitionHold {
-            project: Project {
-                name: "shop".into(),
-                files: vec!["/srv/my shop/compose.yml".into()],
-                folder: Some("/srv/it's".into()),
-                env_files: vec!["/srv/prod.env".into()],
-                ..Project::default()
-            },
-            differences: vec![Difference {
-                service: "web".into(),
-                what: vec!["volume /data".into()],
-                unset: Vec::new(),
-                connected: Vec::new(),
-            }],
-        };
+        let mut hold = hold("volume /data", &[]);
+        hold.project.files = vec!["/srv/my shop/compose.yml".into()];
+        hold.project.folder = Some("/srv/it's".into());
+        hold.project.env_files = vec!["/srv/prod.env".into()];
         let text = definition_differs(&hold, "shop");
         let command = r"`docker compose -p shop -f '/srv/my shop/compose.yml' --project-directory '/srv/it'\''s' --env-file /srv/prod.env up -d --force-recreate web`";
         assert!(text.contains(command), "{text}");
@@ -237,15 +223,7 @@ mod tests {
 
     #[test]
     fn another_home_directory_is_no_reason_to_redeploy_with_empty_data() {
-        let hold = |unset: &[&str]| DefinitionHold {
-            project: Project { name: "shop".into(), ..Project::default() },
-            differences: vec![Difference {
-                service: "web".into(),
-                what: vec!["volume /data".into()],
-                unset: unset.iter().map(|name| (*name).to_owned()).collect(),
-                connected: Vec::new(),
-            }],
-        };
+        let hold = |unset: &[&str]| hold("volume /data", unset);
         let text = definition_differs(&hold(&["HOME"]), "shop");
         assert!(text.contains("web: volume /data (HOME may be another one here)"), "{text}");
         assert!(text.contains("write the path out in the compose file"), "{text}");
