@@ -1,5 +1,5 @@
 """Checks the manual and the README: configurations, samples, commands, endpoints, keys, links, test names, and that no page
-refers to an internal document.
+refers to an internal document or sends a signal with the engine's client.
 Usage: check_docs.py REPO PROGRAM
 
 A fenced JSON block is a complete agent configuration, unless the line before it is a comment:
@@ -409,6 +409,12 @@ def check_references(page):
             fault(page, f"refers to an internal document: {line.strip()}")
 
 
+def check_signals(page):
+    """A signal sent with `docker kill` marks a container as stopped by hand: `unless-stopped` no longer starts it again."""
+    for command in re.findall(r"\b(?:docker|podman)(?:\s+compose)?\s+kill\b[^`\n]*", page.read_text()):
+        fault(page, f"use `exec` with kill in the container, or `restart`, in place of: {command}")
+
+
 def properties(schema):
     """All property names in a JSON Schema."""
     if isinstance(schema, list):
@@ -437,6 +443,7 @@ for page in PAGES:
     check_commands(page)
     check_keys(page, keys)
     check_references(page)
+    check_signals(page)
     for match in BLOCK.finditer(page.read_text()):
         if match["kind"] != "part":
             blocks += 1
