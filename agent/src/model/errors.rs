@@ -42,6 +42,15 @@ impl<T> IfFound<T> for Result<T, EngineError> {
 #[error("{0}")]
 pub struct RegistryError(pub String);
 
+/// How a registry's answer ends that it does not have an image.
+pub const NOT_IN_REGISTRY: &str = "not found in the registry";
+
+/// Reports whether the text of a [`RegistryError`] says that the registry does not have the image. Something else that was not
+/// found, such as a credential helper, says nothing about the image.
+pub fn is_not_in_registry(text: &str) -> bool {
+    text.starts_with("image ") && text.ends_with(NOT_IN_REGISTRY)
+}
+
 /// Why a compose command failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{cause}")]

@@ -59,6 +59,7 @@ use self::transport::{Outgoing, Transport};
 use self::trust::Trust;
 pub use self::trust::{AskInsecure, Insecure};
 use crate::config::RegistryConfig;
+use crate::model::errors::NOT_IN_REGISTRY;
 use crate::model::image::{Digest, HUB, Reference, Repository};
 use crate::model::image_config::ImageConfig;
 use crate::model::{Platform, RegistryError};
@@ -267,14 +268,14 @@ impl RegistryClient {
             StatusCode::NOT_FOUND => {
                 let said = answer::message(&subject(&reference.repository), response).await;
                 let what = match said.code.as_str() {
-                    "MANIFEST_UNKNOWN" => "tag not found in the registry",
-                    "NAME_UNKNOWN" => "repository not found in the registry",
-                    _ => "not found in the registry",
+                    "MANIFEST_UNKNOWN" => "tag ",
+                    "NAME_UNKNOWN" => "repository ",
+                    _ => "",
                 };
                 if !said.text.is_empty() {
                     tracing::debug!(%reference, "the registry says: {}", said.text);
                 }
-                let text = format!("image {reference}: {what}");
+                let text = format!("image {reference}: {what}{NOT_IN_REGISTRY}");
                 // A repository that is hidden from this login looks the same.
                 Err(if said.code == "NAME_UNKNOWN" { Fault::Image(text) } else { Fault::Gone(text) })
             }

@@ -6,8 +6,9 @@ use std::path::{Component, Path, PathBuf};
 use serde::Serialize;
 
 use super::labels::{self, Labels, Wish};
+use crate::model::errors::is_not_in_registry;
 use crate::model::handover::asked;
-use crate::model::{Container, Model, Obstacle, Order, Origin, Reference};
+use crate::model::{Container, Digest, Model, Obstacle, Order, Origin, Reference, RegistryError};
 
 /// Maximum length of the name of a service and of a project (spec 2.9).
 const LONGEST_NAME: usize = 64;
@@ -84,6 +85,17 @@ pub(super) enum InRegistry {
     No,
     /// The registry could not be asked, with the reason.
     Unknown(String),
+}
+
+impl InRegistry {
+    /// What the answer for the digest of an image says.
+    pub(super) fn of(answer: Result<Digest, RegistryError>) -> Self {
+        match answer {
+            Ok(_) => Self::Yes,
+            Err(RegistryError(why)) if is_not_in_registry(&why) => Self::No,
+            Err(RegistryError(why)) => Self::Unknown(why),
+        }
+    }
 }
 
 /// A container of a project.

@@ -143,6 +143,25 @@ fn what_other_updaters_exclude_or_only_monitor_is_not_updated_by_itself() {
 }
 
 #[test]
+fn only_an_answer_of_the_registry_says_that_it_has_no_such_image() {
+    let of = |text: &str| InRegistry::of(Err(RegistryError(text.to_owned())));
+    for text in [
+        "image r.lan/web:1: tag not found in the registry",
+        "image r.lan/web:1: repository not found in the registry",
+        "image r.lan/web:1: not found in the registry",
+    ] {
+        assert_eq!(of(text), InRegistry::No, "{text}");
+    }
+    for text in [
+        "credential helper docker-credential-desktop.exe for r.lan: not found in PATH",
+        "credential helper docker-credential-x for r.lan: exec: \"pass\": executable file not found in $PATH",
+        "registry r.lan: 404 not found for web",
+    ] {
+        assert_eq!(of(text), InRegistry::Unknown(text.to_owned()), "{text}");
+    }
+}
+
+#[test]
 fn a_database_with_a_volume_gets_one_line() {
     let mount = MountRecord {
         kind: "volume".into(),

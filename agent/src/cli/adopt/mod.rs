@@ -211,9 +211,7 @@ async fn look_at(
                 if digests_in(&reference.repository, &image.repo_digests).next().is_some() =>
             {
                 match timeout(REQUEST_LIMIT, registries.registry.digest(reference, Urgency::Manual)).await {
-                    Ok(Ok(_)) => InRegistry::Yes,
-                    Ok(Err(error)) if error.0.contains("not found") => InRegistry::No,
-                    Ok(Err(error)) => InRegistry::Unknown(error.0),
+                    Ok(answer) => InRegistry::of(answer),
                     Err(_) => InRegistry::Unknown(format!("no answer within {} s", REQUEST_LIMIT.as_secs())),
                 }
             }

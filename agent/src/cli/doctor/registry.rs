@@ -7,6 +7,7 @@ use jiff::SignedDuration;
 
 use super::finding::{Finding, Severity, Words};
 use crate::config::ConfiguredImage;
+use crate::model::errors::is_not_in_registry;
 
 pub(super) const AREA: &str = "registry";
 /// This machine's clock, compared with the registries' clocks.
@@ -51,20 +52,23 @@ fn of(fault: &str, images: &[&ConfiguredImage]) -> Finding {
 
 fn remedy(fault: &str, image: &ConfiguredImage, host: &str) -> (Severity, String) {
     let says = |words: &[&str]| words.iter().any(|word| fault.contains(word));
-    if says(&["429", "too many requests", "rate limit"]) {
+    // The name of an image may contain any of the words below.
+    let is_missing = is_not_in_registry(fault);
+    if !is_missing && says(&["429", "too many requests", "rate limit"]) {
         let remedy = format!("raise registry.poll_interval, or log in: `sudo docker login {host}`");
         return (Severity::Warning, remedy);
     }
+    let helper =
+        fault.strip_prefix("credential helper ").filter(|rest| rest.ends_with(": not found in PATH"));
+    if let Some(helper) = helper.and_then(|rest| rest.split(' ').next()) {
+        let remedy = format!(
+            "install {helper} in a folder of the PATH of the agent's unit, such as /usr/local/bin; or remove it from \
+             \"credsStore\" and \"credHelpers\" of the Docker configuration and log in: `sudo docker login {host}`"
+        );
+        return (Severity::Error, remedy);
+    }
     let remedy = match () {
-        () if says(&["reading registry logins", "credential", "identity token"]) => {
-            format!("renew the login: `sudo docker logout {host} && sudo docker login {host}`")
-        }
-        () if says(&["401", "403", "unauthorized", "denied", "login"]) => {
-            format!(
-                "log in as the user that runs the agent: `sudo docker login {host}`, with podman `sudo podman login {host}`"
-            )
-        }
-        () if says(&["not found", "404"])
+        () if is_missing
             && image.reference.to_string() != image.configured
             && !image.configured.contains(host) =>
         {
@@ -73,7 +77,15 @@ fn remedy(fault: &str, image: &ConfiguredImage, host: &str) -> (Severity, String
                 image.reference
             )
         }
-        () if says(&["not found", "404"]) => format!("push {}, or correct \"images\"", image.reference),
+        () if is_missing => format!("push {}, or correct \"images\"", image.reference),
+        () if says(&["reading registry logins", "credential", "identity token"]) => {
+            format!("renew the login: `sudo docker logout {host} && sudo docker login {host}`")
+        }
+        () if says(&["401", "403", "unauthorized", "denied", "login"]) => {
+            format!(
+                "log in as the user that runs the agent: `sudo docker login {host}`, with podman `sudo podman login {host}`"
+            )
+        }
         () if says(&["known authority"]) => {
             format!(
                 "put its CA into /etc/docker/certs.d/{host}/ca.crt, where the engine looks as well, or into the system's \
@@ -144,6 +156,24 @@ mod tests {
                 "registry r.lan: it requires a user name and password, but the Docker configuration has an identity token",
                 Error,
                 "docker logout r.lan",
+            ),
+            (
+                "r.lan/login:429",
+                "image r.lan/login:429: tag not found in the registry",
+                Error,
+                "push r.lan/login:429",
+            ),
+            (
+                "ghcr.io/a/b:1",
+                "credential helper docker-credential-desktop.exe for ghcr.io: not found in PATH",
+                Error,
+                "install docker-credential-desktop.exe in a folder of the PATH",
+            ),
+            (
+                "ghcr.io/a/b:1",
+                "credential helper docker-credential-x for ghcr.io: it failed",
+                Error,
+                "docker logout ghcr.io",
             ),
             ("ghcr.io/a/b:1", "registry ghcr.io: 429 too many requests", Warning, "poll_interval"),
             (
