@@ -12,6 +12,7 @@ mod remote;
 mod rollback;
 mod terminal;
 mod times;
+mod updaters;
 mod views;
 mod wait;
 

@@ -2,34 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use crate::cli::updaters::known;
 use crate::model::{Container, Reference};
 
 /// All labels of a container.
 pub(super) type Labels = BTreeMap<String, String>;
 
-/// Programs that update or restart containers, by the last component of their image's path. They are never listed: two
-/// updaters on one container undo each other's work, and an updater that updates itself dies in the middle of it.
-const UPDATERS: [&str; 18] = [
-    "autoheal",
-    "diun",
-    "docker-autoheal",
-    "dockcheck",
-    "dockward",
-    "dockward-warden",
-    "drydock",
-    "evenkeel",
-    "evenkeel-agent",
-    "evenkeel-warden",
-    "gantry",
-    "ouroboros",
-    "shepherd",
-    "swarm-cronjob",
-    "tugtainer",
-    "watchtower",
-    "whats-up-docker",
-    "wud",
-];
-/// Proxies in front of the engine's socket, in the same way: the agent may reach the engine through one.
+/// Proxies in front of the engine's socket, by the last component of their image's path: the agent may reach it through one.
 const PROXIES: [&str; 2] = ["docker-socket-proxy", "socket-proxy"];
 /// Labels that exclude a container from updates when they are false.
 const SWITCHES: [&str; 5] =
@@ -127,7 +106,7 @@ pub(super) fn is_database(container: &Container) -> bool {
 
 fn updater(image: &str) -> Option<&'static str> {
     let name = name_of(image)?;
-    UPDATERS.into_iter().find(|known| *known == name)
+    known(&name).map(|(name, _)| name)
 }
 
 /// Returns the last component of an image's path.

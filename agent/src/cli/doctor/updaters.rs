@@ -3,27 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::finding::{Finding, Words};
+use crate::cli::updaters::{Does, known};
 use crate::ports::survey::RunningContainer;
 
 pub(super) const AREA: &str = "other updaters";
-
-/// What a program does to containers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Does {
-    Update,
-    Restart,
-}
-
-/// Known programs, by the last component of their image's path, or by their process name.
-const KNOWN: [(&str, Does); 7] = [
-    ("watchtower", Does::Update),
-    ("dockward", Does::Update),
-    ("ouroboros", Does::Update),
-    ("shepherd", Does::Update),
-    ("drydock", Does::Update),
-    ("wud", Does::Update),
-    ("autoheal", Does::Restart),
-];
 
 /// The label that excludes a container from Watchtower.
 const WATCHTOWER_LABEL: &str = "com.centurylinklabs.watchtower.enable";
@@ -51,10 +34,6 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
         Some(finding(name, does, name, &format!("systemctl disable --now {name}"), facts))
     });
     containers.chain(processes).flatten().collect()
-}
-
-fn known(name: &str) -> Option<(&'static str, Does)> {
-    KNOWN.into_iter().find(|(known, _)| *known == name)
 }
 
 /// Returns the last component of an image's path.
@@ -98,7 +77,7 @@ fn finding(name: &str, does: Does, subject: &str, stop: &str, facts: &Facts<'_>)
             };
             Some(words.warning(AREA, subject))
         }
-        Does::Restart => None,
+        Does::Restart | Does::Neither => None,
     }
 }
 
@@ -106,6 +85,7 @@ fn finding(name: &str, does: Does, subject: &str, stop: &str, facts: &Facts<'_>)
 mod tests {
     use super::super::finding::Severity;
     use super::*;
+    use crate::cli::updaters::KNOWN;
 
     fn container(name: &str, image: &str, labels: &[(&str, &str)]) -> RunningContainer {
         let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -141,6 +121,17 @@ mod tests {
             found.len() == 1 && found[0].remedy.contains("systemctl disable --now dockward"),
             "{found:#?}"
         );
+    }
+
+    #[test]
+    fn every_known_program_that_interferes_is_reported() {
+        for (name, does) in KNOWN {
+            let found = findings(&[container("x", &format!("ghcr.io/x/{name}:1"), &[])], &[], true);
+            assert_eq!(found.len(), usize::from(does != Does::Neither), "{name}: {found:#?}");
+        }
+        for name in ["whats-up-docker", "gantry", "dockcheck", "tugtainer", "docker-autoheal"] {
+            assert!(known(name).is_some_and(|(_, does)| does != Does::Neither), "{name}");
+        }
     }
 
     #[test]
