@@ -105,12 +105,6 @@ pub(super) struct Runs {
     pub(super) labels: Labels,
 }
 
-impl Runs {
-    fn wish(&self) -> Wish {
-        labels::wish(&self.container.config_image, &self.labels)
-    }
-}
-
 /// A running compose project.
 pub(super) struct Project {
     pub(super) name: String,
@@ -124,9 +118,15 @@ pub(super) struct Project {
     pub(super) rendered: Option<Result<Model, String>>,
     /// The host paths of bind mounts that are no directories.
     pub(super) bound_files: BTreeSet<String>,
+    /// The labels with which containers on this machine opt in.
+    pub(super) opt_in: Vec<&'static str>,
 }
 
 impl Project {
+    fn wish(&self, one: &Runs) -> Wish {
+        labels::wish(&one.container.config_image, &one.labels, &self.opt_in)
+    }
+
     /// Reports whether the rendered files contain the service of this container; true before they are rendered.
     fn renders(&self, one: &Runs) -> bool {
         match &self.rendered {
@@ -141,6 +141,8 @@ pub(super) struct Alone {
     pub(super) container: Container,
     pub(super) is_of_swarm: bool,
     pub(super) labels: Labels,
+    /// The labels with which containers on this machine opt in.
+    pub(super) opt_in: Vec<&'static str>,
 }
 
 /// Builds the service of a container outside compose: it can't be recreated, so it is only healed.
@@ -153,7 +155,7 @@ pub(super) fn alone(single: &Alone) -> Described {
     if let Some(manager) = &single.container.manager {
         return without(&format!("{manager} manages it"));
     }
-    if let Wish::Exclude(why) = labels::wish(&single.container.config_image, &single.labels) {
+    if let Wish::Exclude(why) = labels::wish(&single.container.config_image, &single.labels, &single.opt_in) {
         return without(&why);
     }
     if name.len() > LONGEST_NAME {
@@ -183,7 +185,7 @@ pub(super) fn project(project: &Project) -> Described {
         remark(format!("left out: its name has more than {LONGEST_NAME} characters"));
         return Described { service: None, remarks };
     }
-    let wishes: Vec<Wish> = project.runs.iter().map(Runs::wish).collect();
+    let wishes: Vec<Wish> = project.runs.iter().map(|one| project.wish(one)).collect();
     if let Some(Wish::Exclude(why)) = wishes.first()
         && wishes.iter().all(|wish| matches!(wish, Wish::Exclude(_)))
     {
@@ -256,7 +258,7 @@ fn images(project: &Project, remark: &mut impl FnMut(String)) -> Vec<String> {
     let excluded: Vec<&str> = project
         .runs
         .iter()
-        .filter(|one| matches!(one.wish(), Wish::Exclude(_)))
+        .filter(|one| matches!(project.wish(one), Wish::Exclude(_)))
         .map(|one| one.container.config_image.as_str())
         .collect();
     for one in project.runs.iter().filter(|one| project.renders(one)) {
@@ -276,7 +278,7 @@ fn images(project: &Project, remark: &mut impl FnMut(String)) -> Vec<String> {
         }
         match in_registry {
             _ if excluded.contains(&container.config_image.as_str()) => {
-                let why = match one.wish() {
+                let why = match project.wish(one) {
                     Wish::Exclude(why) => why,
                     Wish::Update | Wish::Ask(_) => "another container with this image is left out".to_owned(),
                 };

@@ -30,6 +30,7 @@ fn shop(folder: &Path, runs: Vec<Runs>) -> Project {
         runs,
         rendered: None,
         bound_files: BTreeSet::new(),
+        opt_in: Vec::new(),
     }
 }
 
@@ -143,6 +144,21 @@ fn what_other_updaters_exclude_or_only_monitor_is_not_updated_by_itself() {
 }
 
 #[test]
+fn where_containers_opt_in_only_those_with_the_label_are_updated() {
+    let enable = "com.centurylinklabs.watchtower.enable";
+    let (service, said) = remarks(|project, _| {
+        project.opt_in = vec![enable];
+        project.runs[0].labels.insert(enable.to_owned(), "true".to_owned());
+        project.runs.push(runs("db", "postgres:16", InRegistry::Yes));
+    });
+    assert_eq!(service.unwrap().images, ["docker.io/library/nginx:latest"]);
+    let why = format!("another container has {enable}=true, and this one does not");
+    assert!(said.contains(&format!("db: left out: {why}")), "{said}");
+    let (service, said) = remarks(|project, _| project.opt_in = vec![enable]);
+    assert!(service.is_none() && said.contains(&format!("shop: left out: {why}")), "{said}");
+}
+
+#[test]
 fn only_an_answer_of_the_registry_says_that_it_has_no_such_image() {
     let of = |text: &str| InRegistry::of(Err(RegistryError(text.to_owned())));
     for text in [
@@ -213,8 +229,12 @@ fn a_link_is_adopted_as_its_target() {
 #[test]
 fn a_container_outside_compose_is_healed_only() {
     let single = |change: fn(&mut Alone)| {
-        let mut single =
-            Alone { container: container("db", "postgres:16"), is_of_swarm: false, labels: Labels::new() };
+        let mut single = Alone {
+            container: container("db", "postgres:16"),
+            is_of_swarm: false,
+            labels: Labels::new(),
+            opt_in: Vec::new(),
+        };
         change(&mut single);
         alone(&single)
     };
@@ -228,6 +248,7 @@ fn a_container_outside_compose_is_healed_only() {
         None
     );
     assert_eq!(single(|single| single.container.config_image = "x/evenkeel".into()).service, None);
+    assert_eq!(single(|single| single.opt_in = vec!["wud.watch"]).service, None);
 }
 
 #[test]

@@ -10,9 +10,12 @@ pub(super) type Labels = BTreeMap<String, String>;
 
 /// Proxies in front of the engine's socket, by the last component of their image's path: the agent may reach it through one.
 const PROXIES: [&str; 2] = ["docker-socket-proxy", "socket-proxy"];
-/// Labels that exclude a container from updates when they are false.
+/// Labels that exclude a container from updates when they are false, and with which containers opt in when they are true.
 const SWITCHES: [&str; 5] =
     ["com.centurylinklabs.watchtower.enable", "com.ouroboros.enable", "dd.watch", "diun.enable", "wud.watch"];
+/// The one of a program that only reports.
+const REPORTS: &str = "diun.enable";
+const YES: [&str; 6] = ["true", "1", "yes", "on", "t", "y"];
 const MONITOR_ONLY: &str = "com.centurylinklabs.watchtower.monitor-only";
 const NO_PULL: &str = "com.centurylinklabs.watchtower.no-pull";
 const AUTO_UPDATE: &str = "io.containers.autoupdate";
@@ -59,10 +62,27 @@ pub(super) enum Wish {
     Exclude(String),
 }
 
-/// Returns what the container asks for.
-pub(super) fn wish(image: &str, labels: &Labels) -> Wish {
-    let value = |name: &str| labels.get(name).map(|value| value.trim().to_ascii_lowercase());
-    let is = |name: &str, words: &[&str]| value(name).is_some_and(|value| words.contains(&value.as_str()));
+/// Returns the switches that are true at one of these containers, given with their images: with them, containers opt in. That of a
+/// program that only reports counts if there is none of an updater.
+pub(super) fn opt_in<'a>(running: impl Iterator<Item = (&'a str, &'a Labels)>) -> Vec<&'static str> {
+    let of_others: Vec<&Labels> =
+        running.filter(|(image, _)| updater(image).is_none()).map(|(_, labels)| labels).collect();
+    let is_used = |name: &&str| of_others.iter().any(|labels| is(labels, name, &YES));
+    let mut used: Vec<&'static str> = SWITCHES.into_iter().filter(is_used).collect();
+    if used.len() > 1 {
+        used.retain(|name| *name != REPORTS);
+    }
+    used
+}
+
+/// Reports whether a label has one of these values.
+fn is(labels: &Labels, name: &str, words: &[&str]) -> bool {
+    labels.get(name).is_some_and(|value| words.contains(&value.trim().to_ascii_lowercase().as_str()))
+}
+
+/// Returns what the container asks for, where containers opt in with these switches.
+pub(super) fn wish(image: &str, labels: &Labels, opt_in: &[&str]) -> Wish {
+    let is = |name: &str, words: &[&str]| is(labels, name, words);
     if name_of(image).is_some_and(|name| PROXIES.contains(&name.as_str())) {
         return Wish::Exclude("it is a proxy in front of the engine's socket".to_owned());
     }
@@ -79,14 +99,18 @@ pub(super) fn wish(image: &str, labels: &Labels) -> Wish {
     if let Some(name) = SWITCHES.into_iter().find(|name| is(name, &["false", "0", "no", "off", "f", "n"])) {
         return Wish::Exclude(said(name));
     }
-    let yes = ["true", "1", "yes", "on", "t", "y"];
-    if is(NO_PULL, &yes) {
+    if is(NO_PULL, &YES) {
         return Wish::Exclude(said(NO_PULL));
     }
     if is(AUTO_UPDATE, &["disabled", "false"]) {
         return Wish::Exclude(said(AUTO_UPDATE));
     }
-    if is(MONITOR_ONLY, &yes) { Wish::Ask(MONITOR_ONLY.to_owned()) } else { Wish::Update }
+    if let Some(first) = opt_in.first()
+        && !opt_in.iter().any(|name| is(name, &YES))
+    {
+        return Wish::Exclude(format!("another container has {first}=true, and this one does not"));
+    }
+    if is(MONITOR_ONLY, &YES) { Wish::Ask(MONITOR_ONLY.to_owned()) } else { Wish::Update }
 }
 
 /// Returns the labels of drydock that restrict updates and are not taken over.
@@ -141,19 +165,19 @@ mod tests {
             ("io.containers.autoupdate", "registry", false),
             ("com.example.enable", "false", false),
         ] {
-            let wish = wish("nginx", &labels(&[(name, value)]));
+            let wish = wish("nginx", &labels(&[(name, value)]), &[]);
             assert_eq!(matches!(wish, Wish::Exclude(_)), excluded, "{name}={value}: {wish:?}");
         }
         let monitored = labels(&[("com.centurylinklabs.watchtower.monitor-only", "true")]);
         assert_eq!(
-            wish("nginx", &monitored),
+            wish("nginx", &monitored, &[]),
             Wish::Ask("com.centurylinklabs.watchtower.monitor-only".into())
         );
         let both = labels(&[
             ("com.centurylinklabs.watchtower.monitor-only", "true"),
             ("com.centurylinklabs.watchtower.enable", "false"),
         ]);
-        assert!(matches!(wish("nginx", &both), Wish::Exclude(_)));
+        assert!(matches!(wish("nginx", &both, &[]), Wish::Exclude(_)));
         let drydock = labels(&[
             ("dd.watch", "true"),
             ("dd.tag.include", "^1"),
@@ -161,6 +185,33 @@ mod tests {
             ("x", "y"),
         ]);
         assert_eq!(not_taken_over(&drydock), ["dd.tag.include"]);
+    }
+
+    #[test]
+    fn where_containers_opt_in_the_others_are_left_out() {
+        let watchtower = "com.centurylinklabs.watchtower.enable";
+        let of = |all: &[(&str, &[(&str, &str)])]| {
+            let all: Vec<(&str, Labels)> = all.iter().map(|(image, all)| (*image, labels(all))).collect();
+            opt_in(all.iter().map(|(image, labels)| (*image, labels)))
+        };
+        assert_eq!(of(&[("nginx", &[(watchtower, "false")]), ("redis", &[])]), Vec::<&str>::new());
+        assert_eq!(of(&[("nginx", &[(watchtower, "True")]), ("redis", &[])]), [watchtower]);
+        assert_eq!(of(&[("nginx", &[("diun.enable", "true")])]), ["diun.enable"]);
+        assert_eq!(
+            of(&[("nginx", &[("diun.enable", "true")]), ("redis", &[("wud.watch", "true")])]),
+            ["wud.watch"],
+            "what is only reported is not updated"
+        );
+        assert_eq!(of(&[("containrrr/watchtower", &[(watchtower, "true")])]), Vec::<&str>::new());
+
+        let wish = |all: &[(&str, &str)]| wish("nginx", &labels(all), &[watchtower, "wud.watch"]);
+        for all in [&[][..], &[("diun.enable", "true")], &[(MONITOR_ONLY, "true")]] {
+            let why =
+                "another container has com.centurylinklabs.watchtower.enable=true, and this one does not";
+            assert_eq!(wish(all), Wish::Exclude(why.into()), "{all:?}");
+        }
+        assert_eq!(wish(&[("wud.watch", "true")]), Wish::Update);
+        assert_eq!(wish(&[(watchtower, "true"), (MONITOR_ONLY, "true")]), Wish::Ask(MONITOR_ONLY.to_owned()));
     }
 
     #[test]
@@ -175,18 +226,18 @@ mod tests {
             "ghcr.io/x/evenkeel-warden",
             "localhost:5000/evenkeel",
         ] {
-            assert!(matches!(wish(image, &Labels::new()), Wish::Exclude(_)), "{image}");
+            assert!(matches!(wish(image, &Labels::new(), &[]), Wish::Exclude(_)), "{image}");
         }
-        assert_eq!(wish("my/watchtower-dashboard", &Labels::new()), Wish::Update);
+        assert_eq!(wish("my/watchtower-dashboard", &Labels::new(), &[]), Wish::Update);
     }
 
     #[test]
     fn a_proxy_in_front_of_the_engine_is_never_listed() {
         for image in ["tecnativa/docker-socket-proxy", "lscr.io/linuxserver/socket-proxy:3", "x/socket-proxy"]
         {
-            assert!(matches!(wish(image, &Labels::new()), Wish::Exclude(_)), "{image}");
+            assert!(matches!(wish(image, &Labels::new(), &[]), Wish::Exclude(_)), "{image}");
         }
-        assert_eq!(wish("my/tcp-socket-proxy-test", &Labels::new()), Wish::Update);
+        assert_eq!(wish("my/tcp-socket-proxy-test", &Labels::new(), &[]), Wish::Update);
     }
 
     #[test]

@@ -113,6 +113,14 @@ async fn adopt(project: Option<&str>, path: &Path) -> anyhow::Result<File> {
         projects.retain(|name, _| name == project);
         alone.clear();
     }
+    let opt_in = opt_in(&running);
+    if !opt_in.is_empty() {
+        eprint_line(format_args!(
+            "containers of this machine opt in with {}=true: those without it are left out; give them the label, or list them \
+             yourself",
+            opt_in.join("=true or ")
+        ));
+    }
     let mut members = Vec::new();
     for (name, origin) in projects {
         let containers = clients.engine.containers(&Members::Project(name.clone())).await?;
@@ -134,7 +142,7 @@ async fn adopt(project: Option<&str>, path: &Path) -> anyhow::Result<File> {
         services.extend(print_remarks(describe::project(&project)));
     }
     for one in alone {
-        let single = single(one, &clients).await?;
+        let single = single(one, &opt_in, &clients).await?;
         services.extend(single.and_then(|single| print_remarks(describe::alone(&single))));
     }
     let on_hub = services.iter().flat_map(|one| &one.images).find(|image| image.starts_with("docker.io/"));
@@ -222,7 +230,9 @@ async fn look_at(
     }
     let containers: Vec<Container> = runs.iter().map(|one| one.container.clone()).collect();
     let bound_files = bound_files(&containers).await;
-    let mut project = Project { name, origin, files, lists_differ, runs, rendered: None, bound_files };
+    let opt_in = opt_in(running);
+    let mut project =
+        Project { name, origin, files, lists_differ, runs, rendered: None, bound_files, opt_in };
     let described = describe::project(&project).service;
     if let Some(compose) = described.and_then(|service| as_compose(&service, &project.origin)) {
         let compose = compose.with_present(&containers);
@@ -245,11 +255,21 @@ fn as_compose(service: &Service, origin: &Origin) -> Option<ComposeProject> {
 }
 
 /// Looks up a container outside compose; `None` if it is gone by now.
-async fn single(one: &RunningContainer, clients: &EngineClients) -> Result<Option<Alone>, EngineError> {
+async fn single(
+    one: &RunningContainer,
+    opt_in: &[&'static str],
+    clients: &EngineClients,
+) -> Result<Option<Alone>, EngineError> {
     let containers = clients.engine.containers(&Members::Name(one.name.clone())).await?;
     let is_of_swarm = one.labels.contains_key("com.docker.swarm.service.name");
-    let alone = |container| Alone { container, is_of_swarm, labels: one.labels.clone() };
+    let alone =
+        |container| Alone { container, is_of_swarm, labels: one.labels.clone(), opt_in: opt_in.to_vec() };
     Ok(containers.into_iter().next().map(alone))
+}
+
+/// Returns the labels with which containers opt in.
+fn opt_in(running: &[RunningContainer]) -> Vec<&'static str> {
+    labels::opt_in(running.iter().map(|one| (one.image.as_str(), &one.labels)))
 }
 
 fn labels_of(name: &str, running: &[RunningContainer]) -> Labels {
