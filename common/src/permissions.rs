@@ -146,6 +146,17 @@ fn mode(metadata: &Metadata) -> String {
 
 /// Reports whether root without capabilities can't read a file: not as its owner, not as its group, and not as others.
 pub fn is_private(path: &Path) -> bool {
+    is_closed(path, 0o4)
+}
+
+/// Reports whether root without capabilities can't connect to a socket, for example because it lies in a folder that only another
+/// user may enter.
+pub fn is_private_socket(path: &Path) -> bool {
+    is_closed(path, 0o2)
+}
+
+/// Reports whether root without capabilities lacks this permission for a file, or may not enter a folder on the way.
+fn is_closed(path: &Path, bit: u32) -> bool {
     let may = |path: &Path, bit: u32| {
         path.metadata().is_ok_and(|about| {
             let mode = about.mode();
@@ -154,7 +165,7 @@ pub fn is_private(path: &Path) -> bool {
             owner || group || mode & bit != 0
         })
     };
-    path.exists() && !(may(path, 0o4) && path.ancestors().skip(1).all(|folder| may(folder, 0o1)))
+    path.exists() && !(may(path, bit) && path.ancestors().skip(1).all(|folder| may(folder, 0o1)))
 }
 
 #[cfg(test)]
@@ -177,6 +188,16 @@ mod tests {
     fn file(path: &Path, mode: u32) {
         fs::write(path, "").unwrap();
         chmod(path, mode);
+    }
+
+    #[test]
+    fn a_socket_is_private_if_root_may_not_write_to_it() {
+        let folder = safe_folder();
+        let path = folder.path().join("engine.sock");
+        file(&path, 0o444);
+        assert!(is_private_socket(&path));
+        assert!(!is_private_socket(Path::new("/dev/null")));
+        assert!(!is_private_socket(&folder.path().join("none")));
     }
 
     #[test]

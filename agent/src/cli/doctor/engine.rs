@@ -17,6 +17,8 @@ pub(super) struct Facts<'a> {
     pub(super) about: &'a Result<EngineInfo, EngineError>,
     /// The problem with compose, if any.
     pub(super) compose: Option<&'a str>,
+    /// Whether this program runs in a container.
+    pub(super) in_container: bool,
 }
 
 /// Returns the findings.
@@ -59,6 +61,11 @@ fn away(facts: &Facts<'_>, text: &str) -> Finding {
         Runtime::Podman => ("podman.socket", "CONTAINER_HOST"),
     };
     let remedy = match () {
+        () if text.contains("permission denied") && facts.in_container => {
+            "give the container the group of the socket: set DOCKER_GID in .env to its number, which \
+             `stat -c %g /var/run/docker.sock` prints on the machine, then `docker compose up -d`"
+                .to_owned()
+        }
         () if text.contains("permission denied") => {
             "run doctor as the user that runs the agent: `sudo evenkeel doctor`".to_owned()
         }
@@ -105,7 +112,7 @@ mod tests {
         about: &Result<EngineInfo, EngineError>,
         compose: Option<&str>,
     ) -> Vec<Finding> {
-        check(&Facts { endpoint: "unix:///x", runtime, about, compose })
+        check(&Facts { endpoint: "unix:///x", runtime, about, compose, in_container: false })
     }
 
     #[test]
@@ -177,6 +184,14 @@ mod tests {
             assert_eq!((found[0].severity, found[0].subject.as_str()), (severity, subject));
             assert!(found[0].remedy.contains(remedy), "{found:#?}");
         }
+    }
+
+    #[test]
+    fn in_a_container_it_is_the_group_that_opens_the_socket() {
+        let about = Err(EngineError::Unavailable("unix:///x: permission denied".to_owned()));
+        let (endpoint, runtime) = ("unix:///x", Runtime::Docker);
+        let found = check(&Facts { endpoint, runtime, about: &about, compose: None, in_container: true });
+        assert!(found.len() == 1 && found[0].remedy.contains("DOCKER_GID"), "{found:#?}");
     }
 
     #[test]

@@ -43,7 +43,7 @@ use std::time::Duration;
 use evenkeel_common::cli::eprint_line;
 use evenkeel_common::config::{ConfigSource, environment, source};
 use evenkeel_common::http::{self, BasePath, BindError};
-use evenkeel_common::permissions::is_private;
+use evenkeel_common::permissions::{is_private, is_private_socket};
 use evenkeel_common::store;
 use evenkeel_common::wire::Health;
 use futures_util::future::{FutureExt as _, LocalBoxFuture, OptionFuture, join_all};
@@ -55,7 +55,7 @@ use super::client::{Client, reachable};
 use super::terminal::{Terminal, print};
 use crate::app::clients::{EngineClients, RegistryClients};
 use crate::audit::trial::ask_wardens;
-use crate::config::{Config, ConfiguredImage, PushConfig, ServiceConfig, in_container};
+use crate::config::{Config, ConfiguredImage, PushConfig, Runtime, ServiceConfig, in_container};
 use crate::model::probe::{Answer, Target};
 use crate::model::{Container, Difference, Digest, Members, Model, Project, Reference, SwarmError};
 use crate::ports::survey::{EngineInfo, RunningContainer};
@@ -299,6 +299,7 @@ async fn of_engine(config: &Config) -> Vec<Outcome> {
         runtime: config.runtime,
         about: &about,
         compose: compose.as_deref(),
+        in_container: in_container(),
     };
     let mut outcomes = vec![(engine::AREA, Some(engine::check(&facts)))];
     let Ok(about) = about else {
@@ -607,8 +608,13 @@ async fn of_unit(config: &Config, path: &Path, unit: &unit::Unit) -> Option<Vec<
     let read: Vec<PathBuf> = config
         .services
         .iter()
-        .flat_map(|service| service.compose_files.iter().chain(&service.env_file).cloned())
+        .flat_map(|service| {
+            let keys = service.update.iter().flat_map(|update| &update.signed_by);
+            service.compose_files.iter().chain(&service.env_file).chain(keys).cloned()
+        })
         .collect();
+    let endpoint = EngineClients::new(config).ok().map(|clients| clients.endpoint);
+    let socket = endpoint.as_deref().and_then(|address| address.strip_prefix("unix://")).map(PathBuf::from);
     let folders: Vec<PathBuf> = [config.state_path.clone()].into_iter().chain(folder).collect();
     let services = config.services.iter().filter(|service| !service.silent);
     let tags: Vec<PathBuf> =
@@ -616,15 +622,19 @@ async fn of_unit(config: &Config, path: &Path, unit: &unit::Unit) -> Option<Vec<
     let look = move || {
         let writes = folders.iter().map(|path| unit::Written::in_folder(path));
         let writes = writes.chain(tags.iter().filter_map(|path| unit::Written::tag(path))).collect();
-        (read.into_iter().filter(|path| is_private(path)).collect(), writes)
+        let is_closed = |path: &PathBuf| is_private_socket(path.canonicalize().as_ref().unwrap_or(path));
+        (read.into_iter().filter(|path| is_private(path)).collect(), writes, socket.filter(is_closed))
     };
-    let (private, writes) = blocking(look).await?;
+    let (private, writes, socket) = blocking(look).await?;
     let variables = unit_variables(unit).into_keys();
     Some(unit::check(&unit::Facts {
         unit,
         config: path,
         writes,
         private,
+        socket,
+        runs_podman_compose: config.runtime == Runtime::Podman
+            && config.services.iter().any(|service| service.project().is_some()),
         needed: &config.named_variables,
         given: variables.chain(unit.credential_files().into_iter().map(|(name, _)| name)).collect(),
     }))

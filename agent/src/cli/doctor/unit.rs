@@ -226,6 +226,10 @@ pub(super) struct Facts<'a> {
     pub(super) writes: BTreeSet<Written>,
     /// Files that root can't read without additional capabilities.
     pub(super) private: Vec<PathBuf>,
+    /// The engine's socket, if root can't connect to it without additional capabilities.
+    pub(super) socket: Option<PathBuf>,
+    /// Whether the configuration needs `podman compose`.
+    pub(super) runs_podman_compose: bool,
     /// Variables referenced in the configuration.
     pub(super) needed: &'a BTreeSet<String>,
     /// Variables and credentials in the unit's files.
@@ -276,6 +280,7 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
         };
         found.push(words.error(AREA, UNIT));
     }
+    found.extend(at_engine(facts));
     let named = unit.named();
     let is_given = |name: &String| named.contains(name) || facts.given.contains(name);
     let needed = facts.needed.iter().filter(|name| is_shown(name));
@@ -290,6 +295,29 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
         found.push(words.error(AREA, UNIT));
     }
     found
+}
+
+/// Returns the capabilities that the unit lacks to use the engine.
+fn at_engine(facts: &Facts<'_>) -> Vec<Finding> {
+    let socket = facts.socket.as_ref().map(|path| {
+        let what = format!("the engine's socket {} belongs to another user", path.display());
+        ("CAP_DAC_OVERRIDE", what, "the agent can't connect to the engine")
+    });
+    let compose = facts.runs_podman_compose.then(|| {
+        let why = "`podman compose` assumes rootless mode without it: no compose project can be updated";
+        ("CAP_SYS_ADMIN", "\"runtime\" is podman".to_owned(), why)
+    });
+    let needs = socket.into_iter().chain(compose);
+    let lacking = needs.filter(|(capability, ..)| facts.unit.lacks(&capability.to_lowercase()));
+    let finding = |(capability, what, why): (&str, String, &str)| {
+        let words = Words {
+            what: format!("{what}, and it lacks {capability}"),
+            why,
+            remedy: format!("`systemctl edit evenkeel-agent`: [Service] CapabilityBoundingSet={capability}"),
+        };
+        words.error(AREA, UNIT)
+    };
+    lacking.map(finding).collect()
 }
 
 #[cfg(test)]
@@ -319,6 +347,8 @@ mod tests {
                 .map(|path| written(path, path, "everything is lost", &[]))
                 .into(),
             private: Vec::new(),
+            socket: None,
+            runs_podman_compose: false,
             needed: &needed,
             given: unit.credential_files().into_iter().map(|(name, _)| name).collect(),
         };
@@ -433,6 +463,23 @@ mod tests {
         }
         let given = writable.replace("BoundingSet=", &format!("BoundingSet={}", needs.join(" ")));
         assert_eq!(findings(&given, tag(needs)), []);
+    }
+
+    #[test]
+    fn the_capabilities_that_the_engine_needs_are_named_with_a_drop_in() {
+        type Change = fn(&mut Facts<'_>);
+        let cases: [(&str, Change); 2] = [
+            ("CAP_DAC_OVERRIDE", |facts| facts.socket = Some("/run/user/1000/docker.sock".into())),
+            ("CAP_SYS_ADMIN", |facts| facts.runs_podman_compose = true),
+        ];
+        for (capability, change) in cases {
+            let found = findings(GOOD, change);
+            assert_eq!((found.len(), found[0].severity), (1, Severity::Error), "{found:#?}");
+            assert!(found[0].remedy.ends_with(&format!("[Service] CapabilityBoundingSet={capability}")));
+            let given = GOOD.replace("BoundingSet=", &format!("BoundingSet={}", capability.to_lowercase()));
+            assert_eq!(findings(&given, change), []);
+            assert_eq!(findings(&GOOD.replace("User=", "User=ada"), change), [], "another user");
+        }
     }
 
     #[test]
