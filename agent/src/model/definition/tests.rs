@@ -330,6 +330,10 @@ fn what_an_engine_fills_in_is_no_difference() {
             { "Driver": "", "Count": 0, "DeviceIDs": null, "Capabilities": [["gpu"]], "Options": null },
         ] }),
         ),
+        (
+            json!({ "security_opt": ["systempaths=unconfined"] }),
+            json!({ "MaskedPaths": [], "ReadonlyPaths": [] }),
+        ),
         // Defaults in daemon.json.
         (json!({}), json!({ "ShmSize": 134_217_728, "Ulimits": nofile(64_000) })),
         (json!({ "ulimits": { "nofile": 64_000 } }), json!({ "Ulimits": nofile(64_000) })),
@@ -338,7 +342,7 @@ fn what_an_engine_fills_in_is_no_difference() {
         // Podman.
         (
             json!({ "gpus": [{ "count": -1 }], "userns_mode": "host", "oom_score_adj": 1, "tmpfs": ["/run:size=1m"] }),
-            json!({ "Runtime": "oci", "OomScoreAdj": 200, "Tmpfs": { "/run": "rw,nosuid,size=1m" } }),
+            json!({ "Runtime": "oci", "OomScoreAdj": 200, "PidsLimit": 2048, "Tmpfs": { "/run": "rw,nosuid,size=1m" } }),
         ),
     ];
     let none: [&str; 0] = [];
