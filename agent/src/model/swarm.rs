@@ -38,6 +38,8 @@ pub struct SwarmService {
     pub tasks: Vec<Task>,
     /// Host names of the nodes that are down.
     pub nodes_down: BTreeSet<String>,
+    /// Host names of the nodes that are paused: the swarm neither places tasks there nor replaces those of global services.
+    pub nodes_paused: BTreeSet<String>,
     /// Its restart policy leaves a task that has ended with code 0 as it is, for good or for a long delay.
     pub keeps_ended: bool,
 }

@@ -11,7 +11,7 @@ use crate::model::{
     Project, PullPolicy, Reference, State, UpMode,
 };
 use crate::ports::{Compose, Engine, Turn};
-use crate::service::action::BringUp;
+use crate::service::action::{BringUp, DisplacedTag};
 use crate::service::images::OldImage;
 use crate::service::input::StepResult;
 use crate::service::scope::Scope;
@@ -31,6 +31,8 @@ const TURN: Duration = Duration::from_mins(10);
 struct Call {
     project: Project,
     up_mode: UpMode,
+    /// The dependencies that are passed on to it.
+    passed_on: Vec<String>,
     /// Compose services whose containers are recreated first, each by itself.
     renewed: Vec<String>,
     /// Compose services whose containers are recreated last, each by itself.
@@ -74,7 +76,11 @@ async fn look_and_run(fetch: &Fetch<'_>, start: BringUp) -> Result<StepResult, E
     let displaced = read_again(engine, start.displaced).await?;
     // Directly before compose runs: an image that no container uses yet may be pruned at any time.
     point_tags(fetch, &start.tags).await?;
-    point_at_running(engine, &displaced).await;
+    let called = called_tags(&call, &containers, &displaced);
+    if let Err(error) = point_at_running(fetch, &displaced, &called, start.if_gone).await {
+        restore_displaced(engine, &displaced).await?;
+        return Err(error);
+    }
     let up = run(compose, &call, start.pull).await;
     if let Some(note) = &call.note {
         tracing::warn!(project = call.project.name, "{note}");
@@ -187,7 +193,8 @@ async fn prepare(
     project.wait_grace =
         model.as_deref().map_or(Duration::ZERO, |model| wait_grace(model, containers, &up_mode));
     project.compatibility = present::compatibility(&project.name, containers);
-    Ok(Call { project, up_mode, renewed, followers, note })
+    let passed_on = passed_on(&up_mode, model.as_deref());
+    Ok(Call { project, up_mode, passed_on, renewed, followers, note })
 }
 
 /// Uses the files as long as they define the recorded services as recorded, and else the record.
@@ -452,6 +459,28 @@ fn followers(model: &Model, names: &[String], containers: &[Container]) -> Vec<S
     names.iter().filter(follows).cloned().collect()
 }
 
+/// The dependencies that this mode passes on to compose.
+fn passed_on(up_mode: &UpMode, model: Option<&Model>) -> Vec<String> {
+    match (up_mode, model) {
+        (UpMode::ScaledServices { names, with_dependencies: true, .. }, Some(model)) => {
+            dependencies(model, names)
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Those of these tags whose image a service runs that compose is called for.
+fn called_tags(call: &Call, containers: &[Container], displaced: &[DisplacedTag]) -> Vec<Reference> {
+    let named = call.up_mode.services();
+    let is_whole = named.is_empty() && !call.up_mode.is_for_none();
+    let is_called = |name: &String| is_whole || named.contains(name) || call.passed_on.contains(name);
+    let is_of_called = |one: &&DisplacedTag| {
+        let mut users = containers.iter().filter(|c| c.image == one.runs && c.is_made_from(&one.tag));
+        users.any(|c| is_called(&c.compose_service))
+    };
+    displaced.iter().filter(is_of_called).map(|one| one.tag.clone()).collect()
+}
+
 /// The compose services that these depend on, directly or not, without themselves.
 fn dependencies(model: &Model, names: &[String]) -> Vec<String> {
     let mut needed: Vec<String> = Vec::new();
@@ -552,6 +581,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+    use crate::model::ImageId;
     use crate::ports::Hashes;
 
     #[test]
@@ -576,6 +606,51 @@ mod tests {
             assert_eq!(of(&all, &proxy(name)), ["client", "second"], "{name}");
         }
         assert_eq!(of(&["client", "tied"], &proxy("shop-proxy-1")), [""; 0], "the other one stays");
+    }
+
+    #[test]
+    fn a_tag_is_of_a_called_service_if_compose_may_recreate_a_container_that_runs_on_it() {
+        let model: Model = serde_json::from_value(serde_json::json!({"services": {
+            "web": {"image": "web:1", "depends_on": {"db": {"condition": "service_started"}}},
+            "db": {"image": "db:1"},
+            "client": {"image": "client:1"},
+            "other": {"image": "other:1"},
+        }}))
+        .expect("a model");
+        let containers: Vec<Container> = ["web", "db", "client", "other"]
+            .map(|name| Container::running(name, &format!("{name}:1")))
+            .into_iter()
+            .collect();
+        let displaced: Vec<DisplacedTag> = containers[1..]
+            .iter()
+            .map(|c| DisplacedTag {
+                tag: Reference::parse(&c.config_image).expect("a tag"),
+                runs: c.image.clone(),
+                named: ImageId("sha256:moved".into()),
+            })
+            .collect();
+        let of = |up_mode: UpMode| -> Vec<String> {
+            let call = Call {
+                project: Project::default(),
+                passed_on: passed_on(&up_mode, Some(&model)),
+                up_mode,
+                renewed: Vec::new(),
+                followers: Vec::new(),
+                note: None,
+            };
+            let tags = called_tags(&call, &containers, &displaced);
+            tags.iter().map(|tag| tag.repository.path.clone()).collect()
+        };
+        let scaled = |with_dependencies| UpMode::ScaledServices {
+            names: vec!["client".to_owned(), "web".to_owned()],
+            replicas: BTreeMap::new(),
+            with_dependencies,
+            keeps_containers: false,
+        };
+        assert_eq!(of(scaled(false)), ["library/client"]);
+        assert_eq!(of(scaled(true)), ["library/db", "library/client"]);
+        assert_eq!(of(UpMode::Changed), ["library/db", "library/client", "library/other"]);
+        assert_eq!(of(UpMode::Services(Vec::new())), [""; 0]);
     }
 
     #[test]
@@ -633,6 +708,7 @@ mod tests {
         let call = Call {
             project: Project { wait_grace: LONGEST_JOB, ..Project::default() },
             up_mode: UpMode::Changed,
+            passed_on: Vec::new(),
             renewed: vec!["web".to_owned()],
             followers: vec!["side".to_owned()],
             note: None,

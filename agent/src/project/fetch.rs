@@ -2,10 +2,10 @@
 
 use tokio::sync::{OnceCell, watch};
 
-use crate::model::image::{ImageId, Reference};
+use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::{ComposeError, EngineError, Members, Model, Platform, Project};
 use crate::ports::{Engine, Image, PullProgress};
-use crate::service::action::DisplacedTag;
+use crate::service::action::{DisplacedTag, IfGone};
 use crate::service::images::OldImage;
 
 use super::world::World;
@@ -116,13 +116,35 @@ pub(super) async fn read_again(
     Ok(displaced)
 }
 
-/// Points these tags to the images that their services run. If that fails, compose uses the tag as it is.
-pub(super) async fn point_at_running(engine: &dyn Engine, displaced: &[DisplacedTag]) {
+/// Points these tags to the images that their services run. Those of `called` are of services that compose is called for: it
+/// would bring another image to them. If a tag can't be moved and this run goes on, compose uses it as it is.
+pub(super) async fn point_at_running(
+    fetch: &Fetch<'_>,
+    displaced: &[DisplacedTag],
+    called: &[Reference],
+    if_gone: IfGone,
+) -> Result<(), EngineError> {
     for DisplacedTag { tag, runs, .. } in displaced {
-        if let Err(error) = engine.tag(runs, tag).await {
-            tracing::debug!(%tag, %error, "the tag could not be moved");
+        let is_called = called.contains(tag);
+        // Only the containerd store forgets an image that runs once its tag is moved, and there the ID is the digest.
+        let digest = Digest::parse(&runs.0).ok().filter(|_| is_called);
+        let source = digest.map(|digest| tag.repository.pinned(&digest));
+        match fetch.tag(&OldImage { id: runs.clone(), source }, tag).await {
+            Ok(_) => {}
+            Err(EngineError::NotFound(why) | EngineError::Refused(why))
+                if is_called && if_gone == IfGone::Stop =>
+            {
+                return Err(EngineError::Refused(format!(
+                    "{tag} names another image than its service runs, and the one that runs can't be tagged: {why}. Compose \
+                     would recreate that service, too, and from the other image, so it was not called. Bring the service up \
+                     on the image of the tag with `docker compose up -d`, or remove its tie to the updated service"
+                )));
+            }
+            Err(error) if is_called && if_gone == IfGone::Stop => return Err(error),
+            Err(error) => tracing::debug!(%tag, %error, "the tag could not be moved"),
         }
     }
+    Ok(())
 }
 
 /// Restores the targets of these tags. A tag that was moved by another client meanwhile is left alone.

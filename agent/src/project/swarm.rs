@@ -288,6 +288,7 @@ mod tests {
             update: None,
             tasks: Vec::new(),
             nodes_down: std::collections::BTreeSet::new(),
+            nodes_paused: std::collections::BTreeSet::new(),
             keeps_ended: false,
         }
     }

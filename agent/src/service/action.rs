@@ -229,8 +229,19 @@ pub struct BringUp {
     /// Whether the containers that are brought up must be as they were before: if not, all are returned, and compose does not
     /// run.
     pub must_look: bool,
+    /// What happens if the image is gone that another service runs which compose is called for.
+    pub if_gone: IfGone,
     /// Whether it goes ahead of updates that wait.
     pub priority: Priority,
+}
+
+/// What a compose run does if the image that another of its services runs is gone, so that the tag can't be pointed to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfGone {
+    /// It ends before compose is called, which would bring that service up on another image.
+    Stop,
+    /// Compose uses the tag as it is: what is down comes up.
+    GoOn,
 }
 
 /// A step of the update of a swarm service.

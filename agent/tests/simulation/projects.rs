@@ -424,3 +424,27 @@ async fn a_siblings_tag_that_somebody_moves_while_an_update_waits_for_its_turn_s
     assert_eq!(fake.named(&reference(API)), Some(id_of("api v3")));
     fixture.end().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_tied_service_whose_tag_was_moved_gets_no_other_image_although_the_record_of_its_own_is_gone() {
+    for is_in_registry in [true, false] {
+        let fake = two(Behaviour::Good);
+        fake.tie("api", "web");
+        fake.add_image(&reference(API), "api v2", Behaviour::Good, true);
+        fake.lose_image(&old_name("api"), is_in_registry);
+        fake.push(&reference(WEB), "v2", Behaviour::Good);
+        assert!(run_agent(&fake, &Arc::new(named("web", WEB)), LONG, Script::Poll).await);
+        assert_eq!(fake.running("api"), [id_of(&old_name("api"))], "{is_in_registry}");
+        assert_eq!(fake.named(&reference(API)), Some(id_of("api v2")), "{is_in_registry}");
+        let web = if is_in_registry { "v2".to_owned() } else { old_name("web") };
+        assert_eq!(fake.running("web"), [id_of(&web)], "{is_in_registry}");
+        let entries = format!("{:?}", fake.entries());
+        assert_eq!(
+            entries.contains("names another image than its service runs"),
+            !is_in_registry,
+            "{entries}"
+        );
+        assert_eq!(fake.ups() == 0, !is_in_registry);
+        assert_eq!(fake.violations(), Vec::<String>::new());
+    }
+}

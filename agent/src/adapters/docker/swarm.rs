@@ -63,9 +63,15 @@ impl Swarm for DockerEngine {
         let present: BTreeSet<&str> =
             hosts.iter().filter(|(id, _)| !gone.contains(*id)).map(|(_, host)| *host).collect();
         let absent = gone.iter().filter_map(|id| hosts.get(id)).filter(|host| !present.contains(*host));
+        let is_paused = |node: &&Value| {
+            text(node, "/Status/State") == Some("ready") && text(node, "/Spec/Availability") == Some("pause")
+        };
+        let paused = list(&nodes, "").iter().filter(is_paused);
+        let paused = paused.filter_map(|node| text(node, "/Description/Hostname"));
         Ok(SwarmService {
             tasks: list(&tasks, "").iter().filter_map(seen).collect(),
             nodes_down: absent.map(|host| (*host).to_owned()).collect(),
+            nodes_paused: paused.map(str::to_owned).collect(),
             ..service(&found)
         })
     }
@@ -339,6 +345,7 @@ fn service(seen: &Value) -> SwarmService {
         }),
         tasks: Vec::new(),
         nodes_down: BTreeSet::new(),
+        nodes_paused: BTreeSet::new(),
         keeps_ended: keeps_ended(seen),
     }
 }

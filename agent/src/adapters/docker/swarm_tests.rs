@@ -48,9 +48,15 @@ async fn a_manager_that_cannot_reach_the_leader_is_not_an_engine_that_is_away() 
 }
 
 #[tokio::test]
-async fn a_machine_that_has_joined_again_is_not_down_because_of_its_former_node() {
+async fn a_machine_that_has_joined_again_is_neither_down_nor_paused_because_of_its_former_node() {
     let node = |id: &str, host: &str, state: &str| json!({"ID": id, "Description": {"Hostname": host}, "Status": {"State": state}});
+    let paused = |mut node: serde_json::Value| {
+        node["Spec"] = json!({"Availability": "pause"});
+        node
+    };
     let nodes = json!([
+        paused(node("n6", "gamma", "down")),
+        paused(node("n7", "delta", "ready")),
         node("n1", "alpha", "down"),
         node("n2", "alpha", "ready"),
         node("n3", "beta", "disconnected"),
@@ -64,6 +70,7 @@ async fn a_machine_that_has_joined_again_is_not_down_because_of_its_former_node(
     answer(&server, "/info", 200, "{}").await;
     let seen = engine(&server).service("web").await.unwrap();
     assert_eq!(seen.nodes_down.into_iter().collect::<Vec<_>>(), ["beta"]);
+    assert_eq!(seen.nodes_paused.into_iter().collect::<Vec<_>>(), ["delta"]);
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 //! not compared: unknown is not different.
 
 pub(super) mod proxies;
+mod security;
 mod uncommon;
 pub(super) mod updated;
 
@@ -179,8 +180,10 @@ impl Sides<'_> {
             let uses_api_socket = self.uses_api_socket();
             let is_of_socket =
                 |name: &str, value: &str| uses_api_socket && (name, value) == API_SOCKET_VARIABLE;
+            let is_podman = self.is_podman();
             let is_added = |name: &str, value: &str| {
                 !wanted.contains_key(name)
+                    && !(is_podman && uncommon::PODMANS_VARIABLES.contains(&name))
                     && !of_models.contains(name)
                     && !is_of_socket(name, value)
                     && of_image.get(name).map(String::as_str) != Some(value)
@@ -442,25 +445,6 @@ impl Sides<'_> {
             self.actual("/HostConfig/RestartPolicy/MaximumRetryCount").and_then(Value::as_i64).unwrap_or(0);
         let named = |name: &str| if name == "no" { String::new() } else { name.to_owned() };
         named(name) != named(actual) || count.parse().unwrap_or(0) != actual_count
-    }
-
-    fn capabilities_differ(&self, key: &str, actual: &str) -> bool {
-        let set = |value: Option<&Value>| -> BTreeSet<String> {
-            let names = words(value).unwrap_or_default().into_iter().map(|name| name.to_uppercase());
-            names.map(|name| name.strip_prefix("CAP_").map(str::to_owned).unwrap_or(name)).collect()
-        };
-        set(self.wanted(key)) != set(self.actual(actual))
-    }
-
-    fn security_differs(&self) -> bool {
-        // The engine adds labels, and compose replaces the name of a seccomp profile by its content.
-        let set = |value: Option<&Value>| -> BTreeSet<String> {
-            let all = words(value).unwrap_or_default().into_iter();
-            all.map(|option| option.replacen(':', "=", 1))
-                .filter(|option| !option.starts_with("label=") && !option.starts_with("seccomp="))
-                .collect()
-        };
-        set(self.wanted("security_opt")) != set(self.actual("/HostConfig/SecurityOpt"))
     }
 
     fn devices_differ(&self) -> bool {

@@ -70,10 +70,13 @@ fn fields(defined: &Value, network: &Value) -> Vec<&'static str> {
     if flag(defined, "attachable") != flag(network, "Attachable") {
         what.push("attachable");
     }
-    // An engine may have defaults of its own for these two (`default-network-opts`).
+    // An engine may have defaults of its own for IPv6 and `driver_opts` (`default-network-opts`).
     let enable_ipv6 = defined.get("enable_ipv6").and_then(Value::as_bool);
     if enable_ipv6.is_some_and(|wanted| wanted != flag(network, "EnableIPv6")) {
         what.push("enable_ipv6");
+    }
+    if ipv4_differs(defined, network) {
+        what.push("enable_ipv4");
     }
     let options = |value: &Value, key: &str| {
         let mut all: Vec<(String, String)> = Vec::new();
@@ -95,6 +98,26 @@ fn fields(defined: &Value, network: &Value) -> Vec<&'static str> {
         what.push("ipam");
     }
     what
+}
+
+/// Compares whether a network has IPv4. Engines before 28 do not report it, podman knows no such setting, and where the files
+/// leave it out, the engine may have a default of its own (`default-network-opts`).
+fn ipv4_differs(defined: &Value, network: &Value) -> bool {
+    let Some(actual) = network.get("EnableIPv4").and_then(Value::as_bool).filter(|_| !is_podmans(network))
+    else {
+        return false;
+    };
+    match defined.get("enable_ipv4").and_then(Value::as_bool) {
+        Some(wanted) => wanted != actual,
+        None => !actual && network.pointer("/Options/com.docker.network.enable_ipv4").is_none(),
+    }
+}
+
+/// Reports whether podman has made this network. Newer versions report docker's driver of addresses, with their own as an
+/// option.
+fn is_podmans(network: &Value) -> bool {
+    network.pointer("/IPAM/Driver").and_then(Value::as_str) == Some(PODMANS_ADDRESS_DRIVER)
+        || network.pointer("/IPAM/Options/driver").is_some()
 }
 
 /// Compares how a network gets its addresses. The engine chooses what the files leave out, and does not tell a subnet that
@@ -129,7 +152,7 @@ fn addresses_differ(defined: &Value, network: &Value) -> bool {
         return true;
     }
     // Podman reports neither of the two below.
-    if driver == PODMANS_ADDRESS_DRIVER {
+    if is_podmans(network) {
         return false;
     }
     let reserved = |pools: Option<&Value>, key: &str| -> BTreeMap<String, String> {

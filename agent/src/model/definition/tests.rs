@@ -143,6 +143,25 @@ fn options_of_a_network_that_the_file_does_not_name_may_be_the_engines_defaults(
 }
 
 #[test]
+fn a_network_without_ipv4_differs_unless_the_file_or_the_engine_says_so() {
+    let defined = |enabled: Value| json!({ "name": "p_net", "enable_ipv4": enabled });
+    let found = |enabled: Value, existing: Value| !of_network(defined(enabled), existing).is_empty();
+    let with = |enabled: bool| json!({ "Driver": "bridge", "EnableIPv4": enabled });
+    for (wanted, actual) in [(json!(false), true), (json!(true), false), (Value::Null, false)] {
+        let what = of_network(defined(wanted.clone()), with(actual));
+        assert_eq!(what, ["network net (enable_ipv4)"], "{wanted}");
+        assert!(!found(wanted.clone(), with(!actual)), "{wanted}");
+        assert!(!found(wanted.clone(), json!({ "Driver": "bridge" })), "an engine before 28");
+        let mut podmans = with(actual);
+        podmans["IPAM"] = json!({ "Driver": "default", "Options": { "driver": "host-local" } });
+        assert!(!found(wanted, podmans), "podman");
+    }
+    let mut by_default = with(false);
+    by_default["Options"] = json!({ "com.docker.network.enable_ipv4": "false" });
+    assert!(!found(Value::Null, by_default), "the engine's default");
+}
+
+#[test]
 fn addresses_of_a_network_differ_only_where_the_engine_has_not_chosen_them() {
     let pools = |driver: &str, pool: Value| json!({ "Driver": "bridge", "IPAM": { "Driver": driver, "Options": null, "Config": [pool] } });
     let wanted = |ipam: Value| json!({ "name": "p_net", "ipam": ipam });
@@ -330,6 +349,10 @@ fn what_an_engine_fills_in_is_no_difference() {
             { "Driver": "", "Count": 0, "DeviceIDs": null, "Capabilities": [["gpu"]], "Options": null },
         ] }),
         ),
+        (
+            json!({ "security_opt": ["systempaths=unconfined"] }),
+            json!({ "MaskedPaths": [], "ReadonlyPaths": [] }),
+        ),
         // Defaults in daemon.json.
         (json!({}), json!({ "ShmSize": 134_217_728, "Ulimits": nofile(64_000) })),
         (json!({ "ulimits": { "nofile": 64_000 } }), json!({ "Ulimits": nofile(64_000) })),
@@ -338,7 +361,7 @@ fn what_an_engine_fills_in_is_no_difference() {
         // Podman.
         (
             json!({ "gpus": [{ "count": -1 }], "userns_mode": "host", "oom_score_adj": 1, "tmpfs": ["/run:size=1m"] }),
-            json!({ "Runtime": "oci", "OomScoreAdj": 200, "Tmpfs": { "/run": "rw,nosuid,size=1m" } }),
+            json!({ "Runtime": "oci", "OomScoreAdj": 200, "PidsLimit": 2048, "Tmpfs": { "/run": "rw,nosuid,size=1m" } }),
         ),
     ];
     let none: [&str; 0] = [];

@@ -247,6 +247,7 @@ fn a_swarm_service_keeps_its_lease_exactly_until_its_verdict() {
         update: None,
         tasks: Vec::new(),
         nodes_down: std::collections::BTreeSet::new(),
+        nodes_paused: std::collections::BTreeSet::new(),
         keeps_ended: false,
     };
     scenario.at(0).check(Observation { swarm: Some(Box::new(swarm)), ..found('2') });

@@ -47,6 +47,7 @@ fn service(image: &str) -> SwarmService {
         update: None,
         tasks: vec![task("old", image, TaskState::Running)],
         nodes_down: std::collections::BTreeSet::new(),
+        nodes_paused: std::collections::BTreeSet::new(),
         keeps_ended: false,
     }
 }

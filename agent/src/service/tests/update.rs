@@ -6,6 +6,7 @@ mod retry;
 use super::*;
 use crate::model::output::stable;
 use crate::model::{ComposeError, UpMode};
+use crate::service::action::IfGone;
 use crate::service::observation::Definition;
 use crate::service::upkeep::maintenance::MaintenanceTask;
 
@@ -214,7 +215,7 @@ fn a_sibling_whose_tag_has_moved_keeps_its_image_even_during_a_rollback() {
         labels: BTreeMap::new(),
     });
     let sibling_tags = |step: &Step| match step {
-        Step::Start(BringUp { displaced, .. }) => displaced.clone(),
+        Step::Start(BringUp { displaced, if_gone, .. }) => (displaced.clone(), *if_gone),
         step => panic!("{step:?}"),
     };
     let held_on = |image: &str| {
@@ -233,12 +234,12 @@ fn a_sibling_whose_tag_has_moved_keeps_its_image_even_during_a_rollback() {
     assert_eq!(scenario.service.durable().deployment.as_ref().unwrap().displaced, Some(displaced));
     let up =
         StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![bad.clone(), db1] };
-    assert_eq!(sibling_tags(&scenario.takes_step(up)), held_on("db1"));
+    assert_eq!(sibling_tags(&scenario.takes_step(up)), (held_on("db1"), IfGone::Stop));
     // In the meantime an operator has moved it to another image.
     let crashed = Container { state: State::Exited, exit_code: 1, ..bad };
     scenario.at(2).look(&[&crashed, &db2]).at(3).look(&[&crashed, &db2]);
     let back = on("web", IMAGE, "v1", 3);
-    assert_eq!(sibling_tags(&scenario.rolls_back(&[&back, &db2])), held_on("db2"));
+    assert_eq!(sibling_tags(&scenario.rolls_back(&[&back, &db2])), (held_on("db2"), IfGone::GoOn));
     scenario.at(20).look(&[&back, &db2]);
     assert_eq!(scenario.last().event, Kind::ROLLED_BACK);
 }

@@ -132,6 +132,10 @@ impl Compose for FakeWorld {
             if service.starts_first {
                 element["deploy"] = serde_json::json!({ "update_config": { "order": "start-first" } });
             }
+            if let Some(to) = inner.ties.get(&service.name) {
+                let tie = serde_json::json!({ "condition": "service_started", "restart": true });
+                element["depends_on"] = serde_json::json!({ to: tie });
+            }
             if !inner.secret_file.is_empty() {
                 element["secrets"] = serde_json::json!([{ "source": "key" }]);
             }

@@ -161,6 +161,8 @@ struct Inner {
     /// The compose services in whose containers the agent runs.
     of_agent: BTreeSet<String>,
     services: Vec<Definition>,
+    /// Services that are restarted with another one, and that one.
+    ties: BTreeMap<String, String>,
     /// The file of the secret that all services have; empty for none.
     secret_file: String,
     /// The containers, by ID, whose restart policy somebody has changed with `docker update`.
@@ -382,6 +384,23 @@ impl FakeWorld {
             image.tags.remove(&reference.tagged());
         }
         inner.images.insert(id_of(name), FakeImage { behaviour, digests, tags });
+    }
+
+    /// Loses the record of an image that runs, as the containerd store does once its tag is moved. There the ID is the digest;
+    /// `is_in_registry`: it can be pulled by that.
+    pub(crate) fn lose_image(&self, name: &str, is_in_registry: bool) {
+        let mut inner = self.lock();
+        let id = id_of(name);
+        let lost = inner.images.remove(&id).expect("it is present");
+        if is_in_registry {
+            let digest = Digest::parse(&id.0).expect("it has the form of one");
+            inner.published.insert(digest, (id, lost.behaviour));
+        }
+    }
+
+    /// Lets a compose service be restarted with another one.
+    pub(crate) fn tie(&self, service: &str, to: &str) {
+        self.lock().ties.insert(service.to_owned(), to.to_owned());
     }
 
     /// Brings the project up without the agent.

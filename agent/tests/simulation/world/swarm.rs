@@ -387,6 +387,7 @@ impl Swarm for FakeSwarm {
                 }),
                 tasks: state.tasks.iter().map(task).collect(),
                 nodes_down: BTreeSet::new(),
+                nodes_paused: BTreeSet::new(),
                 keeps_ended: false,
             })
         })

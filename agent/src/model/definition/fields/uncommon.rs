@@ -10,6 +10,9 @@ use super::{Sides, amount, cleaned, plain, unescaped, words};
 /// What podman reports as every container's runtime.
 const PODMANS_RUNTIME: &str = "oci";
 
+/// The variables that podman sets in every container unless the image or the files do.
+pub(super) const PODMANS_VARIABLES: [&str; 5] = ["container", "HOME", "HOSTNAME", "PATH", "TERM"];
+
 /// The period of a CPU quota that names none, in microseconds.
 const CPU_PERIOD: f64 = 100_000.0;
 
@@ -235,4 +238,28 @@ fn device_request(request: &Value, names: &Names, implied: Option<&str>) -> Devi
     let options = options.and_then(Value::as_object).into_iter().flatten();
     let options = options.map(|(name, value)| (name.clone(), plain(value))).collect();
     (driver.map(plain).unwrap_or_default(), count, ids, able, options)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::differences;
+    use super::*;
+    use crate::model::compose::Model;
+
+    #[test]
+    fn variables_that_podman_sets_by_itself_differ_only_if_the_files_name_them() {
+        let found = |service: Value, runtime: &str, variables: &[&str]| {
+            let container = json!({ "Config": { "Env": variables }, "HostConfig": { "Runtime": runtime } });
+            differences(&service, &Model::default(), &container, Some(&json!({ "Env": ["PATH=/bin"] })))
+        };
+        let set = ["container=podman", "HOME=/root", "HOSTNAME=0123456789ab", "TERM=xterm", "PATH=/sbin"];
+        let none: [&str; 0] = [];
+        assert_eq!(found(json!({}), "oci", &set), none);
+        assert_eq!(found(json!({}), "runc", &set[..1]), ["environment container"]);
+        let named = json!({ "environment": { "HOME": "/srv" } });
+        assert_eq!(found(named, "oci", &set), ["environment HOME"]);
+        assert_eq!(found(json!({}), "oci", &["MODE=one"]), ["environment MODE"]);
+    }
 }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{Sides, plain};
+use super::{Sides, amount, plain};
 use crate::model::compose::Model;
 
 /// The restart policies that compose passes to the engine as they are.
@@ -67,6 +67,9 @@ impl Sides<'_> {
     }
 
     pub(super) fn pids_differ(&self) -> bool {
-        self.number_differs(&["/pids_limit", "/deploy/resources/limits/pids"], "/HostConfig/PidsLimit")
+        let keys = ["/pids_limit", "/deploy/resources/limits/pids"];
+        let is_named = || keys.iter().any(|key| self.service.pointer(key).and_then(amount).is_some());
+        // Podman has a limit by default.
+        (!self.is_podman() || is_named()) && self.number_differs(&keys, "/HostConfig/PidsLimit")
     }
 }

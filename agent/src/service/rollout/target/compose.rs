@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::model::image::Reference;
 use crate::model::{HookEvent, Model, ModelService, Project, PullPolicy};
 use crate::ports::{HookCall, Priority};
-use crate::service::action::{BringUp, Keeps, Replaced, Step};
+use crate::service::action::{BringUp, IfGone, Keeps, Replaced, Step};
 use crate::service::images::OldImage;
 use crate::service::rollout::baseline::Baseline;
 use crate::service::rollout::deployment::Deployment;
@@ -45,6 +45,10 @@ impl Deployment {
                 definition,
                 is_guarded,
                 must_look: self.must_look && self.phase == Phase::Start,
+                if_gone: match self.phase {
+                    Phase::Start | Phase::Spread if plan.cause == Cause::Update => IfGone::Stop,
+                    _ => IfGone::GoOn,
+                },
                 priority: self.priority(),
             })
         };

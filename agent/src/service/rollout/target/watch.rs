@@ -122,9 +122,16 @@ impl Watch {
     fn trouble(&self, service: &SwarmService, goal: Goal<'_>, now: Timestamp) -> Option<String> {
         unplaced(service).or_else(|| {
             let patience = goal.patience();
-            let is_stuck = self.unchanged_since.is_some_and(|since| now >= since + patience);
-            let hangs = service.wanted().find(|task| is_stuck && task.state != TaskState::Running)?;
-            Some(stuck(hangs, patience))
+            if self.unchanged_since.is_none_or(|since| now < since + patience) {
+                return None;
+            }
+            if let Some(hangs) = service.wanted().find(|task| task.state != TaskState::Running) {
+                return Some(stuck(hangs, patience));
+            }
+            // While it updates, the swarm may wait for longer between two tasks (`delay`).
+            let is_over = self.done_since.is_some() || service.update.is_none();
+            let left = service.wanted().find(|task| is_over && !goal.is_about(task))?;
+            Some(left_as_it_was(left, service, patience))
         })
     }
 
@@ -276,6 +283,20 @@ fn stuck(task: &Task, patience: Duration) -> String {
     let minutes = patience.as_secs() / 60;
     let state = task.state.as_str();
     format!("{} is {state}{place}, and has not changed for more than {minutes} min{error}", task.name)
+}
+
+/// Describes a task that the swarm has not replaced for too long.
+fn left_as_it_was(task: &Task, service: &SwarmService, patience: Duration) -> String {
+    let Task { name, node, .. } = task;
+    let minutes = patience.as_secs() / 60;
+    let why = if service.nodes_paused.contains(node) {
+        format!(
+            "that node is paused; to let the swarm go on, run `docker node update --availability active {node}`"
+        )
+    } else {
+        format!("`docker service ps {}` and `docker node ls` may show why", service.name)
+    };
+    format!("the swarm has not replaced {name} on node {node} for more than {minutes} min: {why}")
 }
 
 #[cfg(test)]

@@ -41,6 +41,7 @@ fn service(state: Option<UpdateState>, tasks: Vec<Task>) -> SwarmService {
         update,
         tasks,
         nodes_down: BTreeSet::new(),
+        nodes_paused: BTreeSet::new(),
         keeps_ended: false,
     }
 }
@@ -156,6 +157,38 @@ fn a_task_that_stays_in_one_state_is_told_of_in_words_that_do_not_change() {
     watch.look(&hangs, goal, at(0));
     assert_eq!(watch.look(&hangs, goal, at(599)), Verdict::Wait { trouble: None });
     assert_ne!(watch.look(&hangs, goal, at(600)), Verdict::Wait { trouble: None });
+}
+
+/// The swarm leaves the tasks of a global service on a paused node as they are.
+#[test]
+fn a_task_that_the_swarm_does_not_replace_is_told_of_once_the_update_is_over() {
+    let with = |update, paused: &[&str]| SwarmService {
+        mode: SwarmMode::Global,
+        nodes_paused: paused.iter().map(|node| (*node).to_owned()).collect(),
+        ..service(update, vec![task("a", NEW, TaskState::Running), task("old", OLD, TaskState::Running)])
+    };
+    let told =
+        |why: &str| Some(format!("the swarm has not replaced web.1 on node n1 for more than 5 min: {why}"));
+    let is_paused =
+        "that node is paused; to let the swarm go on, run `docker node update --availability active n1`";
+    let unknown = "`docker service ps web` and `docker node ls` may show why";
+    let goal = Goal { image: NEW, known: &BTreeSet::new(), grace: Duration::from_secs(2) };
+    let (updating, completed) = (Some(UpdateState::Updating), Some(UpdateState::Completed));
+    let table: [(Option<UpdateState>, &[&str], Option<String>); 4] = [
+        (completed, &["n1"], told(is_paused)),
+        (None, &["n1"], told(is_paused)),
+        (completed, &["n2"], told(unknown)),
+        // It waits between two tasks.
+        (updating, &["n1"], None),
+    ];
+    for (update, paused, trouble) in table {
+        let mut watch = Watch::default();
+        let seen = with(update, paused);
+        for second in [0, 299] {
+            assert_eq!(watch.look(&seen, goal, at(second)), Verdict::Wait { trouble: None }, "{update:?}");
+        }
+        assert_eq!(watch.look(&seen, goal, at(300)), Verdict::Wait { trouble }, "{update:?} {paused:?}");
+    }
 }
 
 /// Its containers exit with its engine, and the swarm counts them as failed.
