@@ -288,7 +288,7 @@ impl Service {
         if blocked.is_empty() {
             return;
         }
-        self.durable.rollback_failed &= self.durable.images.blocked().next().is_some();
+        self.durable.rollback_failed &= self.rollback_stands();
         self.emit(Event::Unblocked(Unblock::NotConfigured { blocked }), now);
     }
 
@@ -318,7 +318,7 @@ impl Service {
                     }
                     self.durable.images.of(&image).not_found = None;
                     if let Some(blocked) = self.lift_block(&image, view.target().tag.as_deref()) {
-                        self.durable.rollback_failed = false;
+                        self.durable.rollback_failed &= self.rollback_stands();
                         let image = image.clone();
                         self.emit(Event::Unblocked(Unblock::UpToDate { image, blocked, remote }), now);
                     }
@@ -347,7 +347,7 @@ impl Service {
                         self.durable.images.of(&image).not_found = None;
                     }
                     if let Some(blocked) = self.lift_block(&image, view.target().tag.as_deref()) {
-                        self.durable.rollback_failed = false;
+                        self.durable.rollback_failed &= self.rollback_stands();
                         self.emit(Event::Unblocked(Unblock::NewDigest { image, blocked, remote }), now);
                     }
                 }

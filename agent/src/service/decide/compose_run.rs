@@ -76,7 +76,7 @@ impl Service {
         if was_edited && !self.durable.files_pending {
             self.try_postponed(now);
         }
-        self.durable.rollback_failed = false;
+        self.durable.rollback_failed &= self.rollback_stands();
         self.emit(Event::BroughtUp { cause }, now);
         self.set_fault(remains, now);
     }

@@ -15,6 +15,10 @@ const MAX_OUTPUT: usize = 2 * 1024;
 impl Service {
     /// Remembers a failed update, and forgets it once an image is proven.
     pub(in crate::service) fn note_failed_update(&mut self, event: &Event, now: Timestamp) {
+        // A rollback that has failed is worse than whatever becomes of another image, and stays known.
+        if self.is_failed_rollback_known() && !matches!(event, Event::RollbackFailed(_)) {
+            return;
+        }
         let stays = matches!(event, Event::Updated(updated) if self.fails_above(&updated.change));
         let known = &mut self.durable.failed_update;
         match event {
@@ -48,6 +52,12 @@ impl Service {
             Event::Updated(_) if !stays => *known = None,
             _ => {}
         }
+    }
+
+    /// Whether the failed update that is remembered is one whose rollback has failed, and still stands.
+    fn is_failed_rollback_known(&self) -> bool {
+        let is_known = self.durable.failed_update.as_ref().is_some_and(|known| !known.rolled_back);
+        is_known && self.durable.rollback_failed && self.rollback_stands()
     }
 
     /// Remembers a newer tag that has no image for this machine. A failed rollback is worse, and stays known.
