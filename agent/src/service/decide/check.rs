@@ -281,9 +281,8 @@ impl Service {
         let is_gone = |image: &str| configured.iter().all(|known| known.configured != image);
         let mut blocked = Vec::new();
         for (image, memory) in self.durable.images.iter_mut().filter(|(image, _)| is_gone(image)) {
-            if let Some(digest) = memory.forget_withheld() {
-                blocked.push((image.to_owned(), digest));
-            }
+            let digests = memory.forget_withheld().into_iter();
+            blocked.extend(digests.map(|digest| (image.to_owned(), digest)));
         }
         if blocked.is_empty() {
             return;
