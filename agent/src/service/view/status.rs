@@ -151,6 +151,9 @@ impl Service {
         if let Some((image, digest)) = self.durable().images.declined().next() {
             return Some(gates::waiting(image, digest, gates::declined(name, image, digest), &[]));
         }
+        if let Some((image, digest, gate)) = self.held_by_block_elsewhere() {
+            return Some(gates::waiting(image, digest, gate, &[]));
+        }
         let (candidate, gate) = self.held_candidates(now).into_iter().next()?;
         let differences = candidate.config_differences();
         Some(gates::waiting(&candidate.image, &candidate.digest, gate, differences))

@@ -133,6 +133,9 @@ fn blocked(view: &View<'_>) -> Gate {
         {
             return declined_tag(&view.record.name, image, tag);
         }
+        if let Some((_, _, gate)) = view.service.held_by_block_elsewhere() {
+            return gate;
+        }
         return open("blocked", "no digest is blocked");
     };
     let failed = view.record.failed_update.as_ref();
