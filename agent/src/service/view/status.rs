@@ -135,7 +135,10 @@ impl Service {
         match record.status {
             StatusValue::Exhausted | StatusValue::Degraded | StatusValue::Unhealthy => self.problem_since(),
             StatusValue::Errored => self.fault_since,
-            StatusValue::Blocked => record.failed_update.as_ref().map(|failed| failed.at),
+            StatusValue::Blocked => {
+                let (image, digest) = self.durable().images.blocked().next()?;
+                self.failed_update_of(image, digest).map(|failed| failed.at)
+            }
             StatusValue::Deploying => record.deploy.as_ref().map(|progress| progress.since),
             StatusValue::NotFound | StatusValue::Ok | StatusValue::Unknown => None,
         }

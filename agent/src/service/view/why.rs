@@ -138,7 +138,7 @@ fn blocked(view: &View<'_>) -> Gate {
         }
         return open("blocked", "no digest is blocked");
     };
-    let failed = view.record.failed_update.as_ref();
+    let failed = view.service.failed_update_of(image, digest);
     let because = failed.filter(|failed| !failed.by_hand);
     let because =
         because.map(|failed| wording::failed_because(&failed.reason, failed.at)).unwrap_or_default();
