@@ -211,7 +211,9 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
     };
     // What else fails leaves `errored`, a block, or the gate `snapshot`; the failures of the record include the healer's.
     if number.is_some() && record.rollbacks_total > before.rollbacks {
-        let update = record.failed_update.as_ref();
+        // A rollback of another image that has failed earlier stays known.
+        let is_new = |update: &&FailedUpdate| before.deployed.is_none_or(|at| update.at > at);
+        let update = record.failed_update.as_ref().filter(is_new);
         let reason = update.map(|update| format!("{}: {}", update.image, update.reason));
         let reason = reason.or_else(|| record.errored.clone());
         return failed(reason.unwrap_or_else(|| "the deployment failed; see evenkeel audit".to_owned()));
@@ -438,6 +440,29 @@ mod tests {
         let (outcome, reason) = outcome(&wait(), &record, Some(1)).unwrap();
         assert_eq!(outcome, Outcome::Failed);
         assert!(reason.starts_with("sha256:bb is blocked: it was left by hand; "), "{reason}");
+    }
+
+    #[test]
+    fn a_rollback_is_not_told_with_the_reason_of_an_earlier_one() {
+        let earlier = FailedUpdate {
+            at: Timestamp::UNIX_EPOCH,
+            image: "api:latest".to_owned(),
+            digest: Some("sha256:cc".to_owned()),
+            reason: "exited with code 1".to_owned(),
+            container: None,
+            output: String::new(),
+            rolled_back: false,
+            by_hand: false,
+        };
+        let record =
+            ServiceStatus { rollbacks_total: 1, failed_update: Some(earlier), ..record(1, 1, false) };
+        let told = |deployed| {
+            let before = Before { updates: 0, rollbacks: 0, deployed };
+            ended(&wait(), &record, before, Some(1)).map(|end| end.reason).unwrap_or_default()
+        };
+        assert!(told(None).starts_with("api:latest: "), "{}", told(None));
+        let known = Some(Timestamp::UNIX_EPOCH);
+        assert!(!told(known).contains("api:latest"), "{}", told(known));
     }
 
     #[test]

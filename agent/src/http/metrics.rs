@@ -177,7 +177,7 @@ const PER_SERVICE: [PerService; 21] = [
     ("evenkeel_service_degraded", "Whether the healer is active.", |s| Some(flag(s.degraded))),
     ("evenkeel_service_exhausted", "Whether the healer gave up.", |s| Some(flag(s.exhausted))),
     ("evenkeel_service_blocked", "Whether a bad image is blocked.", |s| Some(flag(s.blocked.is_some()))),
-    ("evenkeel_service_rollback_failed", "Whether a rollback failed, and no image was proven since.", |s| {
+    ("evenkeel_service_rollback_failed", "Whether a rollback failed, and its image still stands.", |s| {
         Some(flag(s.failed_update.as_ref().is_some_and(|failed| !failed.rolled_back)))
     }),
     ("evenkeel_service_not_found", "Whether an image is missing on this machine.", |s| {

@@ -18,10 +18,10 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::model::image::{Digest, Reference};
 use crate::service::FilesApplied;
 use crate::service::decide::shared::add_shared_candidates;
 use crate::service::input::Notice;
+use crate::service::observation::BlockedElsewhere;
 
 use super::handle::ProjectKey;
 use super::inbox;
@@ -205,9 +205,18 @@ impl Worker {
         }
     }
 
-    /// Returns the references blocked by the project's other services.
-    fn blocked_by_others(&self, at: usize) -> Vec<(Reference, Digest)> {
-        self.others(at).flat_map(|member| member.service.blocked_references()).collect()
+    /// Returns what the project's other services have blocked.
+    fn blocked_by_others(&self, at: usize) -> Vec<BlockedElsewhere> {
+        let mut blocked = Vec::new();
+        for member in self.others(at) {
+            let service = member.name();
+            blocked.extend(member.service.blocked_references().map(|(reference, digest)| BlockedElsewhere {
+                service: service.to_owned(),
+                reference,
+                digest,
+            }));
+        }
+        blocked
     }
 
     /// Returns the compose files that another service was the last to apply.

@@ -207,23 +207,36 @@ impl ImageMemory {
             || self.declined_tag.is_some()
     }
 
-    /// Releases all that is withheld, at a user's request. Returns the digest that was, the blocked one first.
-    pub(super) fn release(&mut self) -> Option<Digest> {
+    /// Releases all that is withheld, at a user's request. Returns the digests that were, the blocked one first.
+    pub(super) fn release(&mut self) -> Vec<Digest> {
         self.declined_tag = None;
-        let newest_failed = std::mem::take(&mut self.failed_tags).into_values().next_back();
-        let released = [self.blocked.take(), newest_failed, self.declined.take()];
-        let released = released.into_iter().flatten().next()?;
-        self.forget_failure(&released);
-        Some(released)
+        let mut released = self.take_blocked();
+        let declined = self.declined.take().filter(|digest| !released.contains(digest));
+        released.extend(declined);
+        // A digest that stayed known as failed would be blocked again by the next check.
+        for digest in &released {
+            self.forget_failure(digest);
+        }
+        released
     }
 
-    /// Forgets what is withheld of an image that is no longer configured, whose failures stay known. Returns the digest that
-    /// was blocked.
-    pub(super) fn forget_withheld(&mut self) -> Option<Digest> {
+    /// Forgets what is withheld of an image that is no longer configured, whose failures stay known. Returns the digests that
+    /// were blocked.
+    pub(super) fn forget_withheld(&mut self) -> Vec<Digest> {
         (self.not_found, self.unproven, self.pulled) = (None, None, None);
         (self.declined, self.declined_tag, self.rolled_back_from) = (None, None, None);
-        let newest_failed = std::mem::take(&mut self.failed_tags).into_values().next_back();
-        self.blocked.take().or(newest_failed)
+        self.take_blocked()
+    }
+
+    /// Takes the digests that are blocked, under this tag or a newer one: each once, and that of this tag first.
+    fn take_blocked(&mut self) -> Vec<Digest> {
+        let mut blocked: Vec<Digest> = self.blocked.take().into_iter().collect();
+        for digest in std::mem::take(&mut self.failed_tags).into_values() {
+            if !blocked.contains(&digest) {
+                blocked.push(digest);
+            }
+        }
+        blocked
     }
 
     /// Whether this digest has failed here before, at whatever time.

@@ -25,7 +25,7 @@ pub struct Observation {
     /// The swarm service, if this is one.
     pub swarm: Option<Box<SwarmService>>,
     /// Blocked images of other services in the same project: a deployment of this service must not move their tags.
-    pub blocked_elsewhere: Vec<(Reference, Digest)>,
+    pub blocked_elsewhere: Vec<BlockedElsewhere>,
     /// The compose files that another service of the project was the last to apply: one edit needs only one run of compose.
     pub files_applied_elsewhere: Option<FilesApplied>,
     /// The digests as seen by other services of the project, by image as configured.
@@ -63,6 +63,14 @@ impl Observation {
         self.unanswered.values().any(|why| *why == Unanswered::Pending)
     }
 
+    /// The block of another service of the project that applies to what the registry has of an image.
+    pub fn block_elsewhere(&self, view: &ImageView) -> Option<&BlockedElsewhere> {
+        self.blocked_elsewhere.iter().find(|blocked| {
+            (blocked.reference == *view.target() || blocked.reference == view.reference)
+                && Some(&blocked.digest) == view.remote.as_ref()
+        })
+    }
+
     /// The error texts of the registries, without duplicates.
     pub fn registry_fault(&self) -> Option<String> {
         let texts: BTreeSet<&str> = self
@@ -85,6 +93,17 @@ impl Observation {
             self.configs.get(&view.configured).cloned()
         }
     }
+}
+
+/// A digest that another service of the project has blocked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockedElsewhere {
+    /// The name of that service.
+    pub service: String,
+    /// Repository and tag.
+    pub reference: Reference,
+    /// The digest.
+    pub digest: Digest,
 }
 
 /// The tag that a line of the env file sets, as of one check.

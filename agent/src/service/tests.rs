@@ -49,7 +49,7 @@ use crate::ports::PullProgress;
 use crate::service::action::{Action, BringUp, DisplacedTag, Step};
 use crate::service::boot::{Boot, StartReason};
 use crate::service::input::{Input, ServiceReply, ServiceRequest, StepResult};
-use crate::service::observation::{Files, ImageView, LocalImage, Observation};
+use crate::service::observation::{BlockedElsewhere, Files, ImageView, LocalImage, Observation};
 use crate::service::rollout::plan::Cause;
 use crate::service::view::status::StatusContext;
 use crate::service::{Durable, FilesApplied, Service};
@@ -260,6 +260,12 @@ fn observed(remote: char, running: &[LocalImage], containers: &[&Container]) -> 
         unanswered: BTreeMap::new(),
         ..Observation::default()
     }
+}
+
+/// Digest 2, which another service of the project has blocked.
+fn blocked_by(service: &str) -> BlockedElsewhere {
+    let reference = Reference::parse(IMAGE).unwrap();
+    BlockedElsewhere { service: service.into(), reference, digest: digest('2') }
 }
 
 /// A service of two images that both have a new digest, 2 and 6.

@@ -250,8 +250,8 @@ impl Service {
 
     /// Returns why the first held digest waits.
     pub(in crate::service) fn waits(&self, now: Timestamp) -> Option<String> {
-        let (_, gate) = self.held_candidates(now).into_iter().next()?;
-        Some(gate.why)
+        let elsewhere = self.held_by_block_elsewhere().map(|(_, _, gate)| gate.why);
+        elsewhere.or_else(|| self.held_candidates(now).into_iter().next().map(|(_, gate)| gate.why))
     }
 
     /// Updates that are postponed wait no longer than until then: what they failed for may be mended.

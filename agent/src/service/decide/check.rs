@@ -281,14 +281,13 @@ impl Service {
         let is_gone = |image: &str| configured.iter().all(|known| known.configured != image);
         let mut blocked = Vec::new();
         for (image, memory) in self.durable.images.iter_mut().filter(|(image, _)| is_gone(image)) {
-            if let Some(digest) = memory.forget_withheld() {
-                blocked.push((image.to_owned(), digest));
-            }
+            let digests = memory.forget_withheld().into_iter();
+            blocked.extend(digests.map(|digest| (image.to_owned(), digest)));
         }
         if blocked.is_empty() {
             return;
         }
-        self.durable.rollback_failed &= self.durable.images.blocked().next().is_some();
+        self.durable.rollback_failed &= self.rollback_stands();
         self.emit(Event::Unblocked(Unblock::NotConfigured { blocked }), now);
     }
 
@@ -318,7 +317,7 @@ impl Service {
                     }
                     self.durable.images.of(&image).not_found = None;
                     if let Some(blocked) = self.lift_block(&image, view.target().tag.as_deref()) {
-                        self.durable.rollback_failed = false;
+                        self.durable.rollback_failed &= self.rollback_stands();
                         let image = image.clone();
                         self.emit(Event::Unblocked(Unblock::UpToDate { image, blocked, remote }), now);
                     }
@@ -347,7 +346,7 @@ impl Service {
                         self.durable.images.of(&image).not_found = None;
                     }
                     if let Some(blocked) = self.lift_block(&image, view.target().tag.as_deref()) {
-                        self.durable.rollback_failed = false;
+                        self.durable.rollback_failed &= self.rollback_stands();
                         self.emit(Event::Unblocked(Unblock::NewDigest { image, blocked, remote }), now);
                     }
                 }

@@ -29,9 +29,10 @@ impl Service {
     /// The containers without those, if the deployment is not about images, that have ended on an image that was not proven or
     /// is blocked: nobody is to start them as they are.
     pub(in crate::service) fn staying(&self, cause: &Cause, containers: &[Container]) -> Vec<Container> {
-        let elsewhere = self.known.observation.iter().flat_map(|seen| &seen.blocked_elsewhere).cloned();
-        let blocked: Vec<Reference> =
-            elsewhere.chain(self.blocked_references()).map(|(reference, _)| reference).collect();
+        let elsewhere = self.known.observation.iter().flat_map(|seen| &seen.blocked_elsewhere);
+        let elsewhere = elsewhere.map(|blocked| blocked.reference.clone());
+        let own = self.blocked_references().map(|(reference, _)| reference);
+        let blocked: Vec<Reference> = elsewhere.chain(own).collect();
         let is_left = |c: &Container| {
             !cause.is_about_images()
                 && !c.is_live()
@@ -76,7 +77,7 @@ impl Service {
         if was_edited && !self.durable.files_pending {
             self.try_postponed(now);
         }
-        self.durable.rollback_failed = false;
+        self.durable.rollback_failed &= self.rollback_stands();
         self.emit(Event::BroughtUp { cause }, now);
         self.set_fault(remains, now);
     }

@@ -44,7 +44,7 @@ impl Service {
                 view.running.iter().any(|local| !local.digests.is_empty())
             } else {
                 is_put_back(view, memory)
-                    && observation.blocked_elsewhere.iter().all(|(_, blocked)| blocked != remote)
+                    && observation.blocked_elsewhere.iter().all(|blocked| blocked.digest != *remote)
             };
             let has_run = memory.published.as_ref() == Some(remote) || is_left_unseen;
             if runs || !is_replaced || !has_run {

@@ -15,7 +15,14 @@ const MAX_OUTPUT: usize = 2 * 1024;
 impl Service {
     /// Remembers a failed update, and forgets it once an image is proven.
     pub(in crate::service) fn note_failed_update(&mut self, event: &Event, now: Timestamp) {
-        let stays = matches!(event, Event::Updated(updated) if self.fails_above(&updated.change));
+        // A rollback that has failed is worse than whatever becomes of another image, and stays known.
+        if self.is_failed_rollback_known() && !matches!(event, Event::RollbackFailed(_)) {
+            return;
+        }
+        let stays = matches!(
+            event,
+            Event::Updated(updated) if self.fails_above(&updated.change) || self.explains_block()
+        );
         let known = &mut self.durable.failed_update;
         match event {
             Event::RolledBack { failed, .. } => {
@@ -48,6 +55,12 @@ impl Service {
             Event::Updated(_) if !stays => *known = None,
             _ => {}
         }
+    }
+
+    /// Whether the failed update that is remembered is one whose rollback has failed, and still stands.
+    fn is_failed_rollback_known(&self) -> bool {
+        let is_known = self.durable.failed_update.as_ref().is_some_and(|known| !known.rolled_back);
+        is_known && self.durable.rollback_failed && self.rollback_stands()
     }
 
     /// Remembers a newer tag that has no image for this machine. A failed rollback is worse, and stays known.
@@ -86,6 +99,19 @@ impl Service {
         durable.failed_update.as_deref().filter(|_| matters)
     }
 
+    /// The same if it is what this blocked digest comes from: another image may have failed since.
+    pub(in crate::service) fn failed_update_of(&self, image: &str, digest: &Digest) -> Option<&FailedUpdate> {
+        self.failed_update().filter(|failed| is_about(failed, image, digest))
+    }
+
+    /// Whether the last failed update is the reason of a block that stands.
+    fn explains_block(&self) -> bool {
+        let known = self.durable.failed_update.as_deref();
+        known.is_some_and(|known| {
+            self.durable.images.blocked().any(|(image, digest)| is_about(known, image, digest))
+        })
+    }
+
     /// Why a blocked digest is not deployed.
     pub(in crate::service) fn why_blocked(&self, image: &str, digest: &Digest) -> String {
         let is_of = |failed: &&FailedUpdate| failed.image.split(", ").any(|name| name == image);
@@ -96,6 +122,12 @@ impl Service {
             None => wording::blocked(digest),
         }
     }
+}
+
+/// Whether this digest of an image was blocked for a failed update. Of several images, the update names one digest only.
+fn is_about(failed: &FailedUpdate, image: &str, digest: &Digest) -> bool {
+    let names: Vec<&str> = failed.image.split(", ").collect();
+    names.contains(&image) && (names.len() > 1 || failed.digest.as_deref() == Some(digest.as_str()))
 }
 
 fn of(failed: &FailedDeployment, reason: String, rolled_back: bool, now: Timestamp) -> FailedUpdate {

@@ -9,11 +9,11 @@ use crate::model::{Container, Model};
 use crate::service::compare::Comparison;
 use crate::service::gates::candidate::Candidate;
 use crate::service::gates::rules::Asker;
-use crate::service::observation::{ImageView, Observation};
+use crate::service::observation::{BlockedElsewhere, ImageView, Observation};
 use crate::service::rollout::baseline::Baseline;
 use crate::service::rollout::plan::Cause;
 use crate::service::scope::{Part, Scope};
-use crate::service::{Service, compare};
+use crate::service::{Service, compare, gates};
 
 /// What is decided of one image, as of an observation.
 #[derive(Debug)]
@@ -162,13 +162,9 @@ impl Service {
 
     /// Compares an image with the registry. A block by another service of the project also counts.
     pub(in crate::service) fn compared(&self, view: &ImageView, observation: &Observation) -> Comparison {
-        let elsewhere = |(reference, digest): &(Reference, Digest)| {
-            (reference == view.target() || *reference == view.reference)
-                && Some(digest) == view.remote.as_ref()
-        };
         let memory = self.durable.images.get(&view.configured);
         let is_declined = view.remote.is_some() && memory.declined == view.remote;
-        if is_declined || observation.blocked_elsewhere.iter().any(elsewhere) {
+        if is_declined || observation.block_elsewhere(view).is_some() {
             return Comparison::Blocked;
         }
         let of_others = |c: &Container| c.manager.is_some() && c.is_made_from(&view.from);
@@ -204,6 +200,22 @@ impl Service {
             }
             compared => compared,
         }
+    }
+
+    /// The first image, as of the last check, whose digest is not deployed because another service of the project has blocked
+    /// it and this one has not, with that digest and the gate that says so.
+    pub(in crate::service) fn held_by_block_elsewhere(&self) -> Option<(&str, &Digest, Gate)> {
+        let seen = self.known.observation.as_deref().filter(|_| self.config.auto_update)?;
+        seen.images.iter().find_map(|view| {
+            let BlockedElsewhere { service, digest, .. } = seen.block_elsewhere(view)?;
+            let local = view.current();
+            let runs = !local.is_empty() && local.iter().all(|image| image.digests.contains(digest));
+            if runs || self.durable.images.get(&view.configured).is_blocked(digest) {
+                return None;
+            }
+            let gate = gates::blocked_elsewhere(&view.configured, digest, service);
+            Some((view.configured.as_str(), digest, gate))
+        })
     }
 
     /// The decisions on an update, as of the last check; none if no gate can hold one. The status asks for them often.

@@ -35,9 +35,11 @@ impl Service {
             Comparison::Blocked if memory.declined.is_none() => {
                 let own = memory.blocked.as_ref();
                 let digest = view.remote.as_ref().or(own)?;
-                let is_own = view.remote.is_none() || memory.is_blocked(digest);
-                let why =
-                    if is_own { self.why_blocked(image, digest) } else { wording::blocked_elsewhere(digest) };
+                let elsewhere = seen.block_elsewhere(view).filter(|_| !memory.is_blocked(digest));
+                let why = elsewhere.map_or_else(
+                    || self.why_blocked(image, digest),
+                    |blocked| wording::blocked_elsewhere(digest, &blocked.service),
+                );
                 Some(kept(image, digest, "blocked", why))
             }
             Comparison::Unsigned => {

@@ -86,8 +86,9 @@ impl Service {
             ServiceRequest::Unblock => {
                 self.on_manual_action();
                 let images = self.durable.images.iter_mut();
-                let released =
-                    images.filter_map(|(image, memory)| Some((image.to_owned(), memory.release()?)));
+                let released = images.flat_map(|(image, memory)| {
+                    memory.release().into_iter().map(move |digest| (image.to_owned(), digest))
+                });
                 let blocked = released.collect();
                 self.durable.rollback_failed = false;
                 self.emit(Event::Unblocked(Unblock::Manual { blocked }), now);

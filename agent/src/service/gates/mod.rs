@@ -210,6 +210,12 @@ pub(super) fn failed_before(service: &str, image: &str, digest: &Digest) -> Gate
     cleared_by(format!("POST /unblock/{service}"), held("blocked", why))
 }
 
+/// The gate of a digest that another service of the project has blocked.
+pub(super) fn blocked_elsewhere(image: &str, digest: &Digest, service: &str) -> Gate {
+    let why = format!("{image}: {}", wording::blocked_elsewhere(digest, service));
+    cleared_by(format!("POST /unblock/{service}"), held("blocked", why))
+}
+
 /// The gate of a digest that an operator has replaced.
 pub(super) fn declined(service: &str, image: &str, digest: &Digest) -> Gate {
     let why = wording::declined(image, digest);

@@ -611,6 +611,28 @@ fn a_retried_rollback_does_not_deploy_a_held_image() {
 }
 
 #[test]
+fn a_held_update_of_another_image_does_not_end_a_failed_rollback() {
+    let (two, seen) = of_two_images();
+    let images = two.service.config().images.clone();
+    let mut scenario = Scenario::of(ServiceConfig { images, ..with(approved()) });
+    let durable = &mut scenario.service.durable;
+    durable.rollback_failed = true;
+    durable.images.of(IMAGE).blocked = Some(digest('3'));
+    durable.images.of(IMAGE).unproven = Some(ImageId("sha256:three".into()));
+    durable.images.of(API).blocked = Some(digest('6'));
+    durable.images.of(API).unproven = Some(seen.containers[1].image.clone());
+    let (web, api) = (seen.containers[0].clone(), seen.containers[1].clone());
+    assert!(!scenario.poll(seen).updates(), "nobody has approved it");
+    assert!(scenario.kinds().contains(&Kind::UNBLOCKED), "of the image that has a new digest");
+    assert!(scenario.service.durable().rollback_failed);
+    let crashed = Container { state: State::Exited, exit_code: 1, ..api };
+    for at in [30, 60, 120] {
+        scenario.at(at).look(&[&web, &crashed]);
+        assert_eq!(scenario.restarts(), Vec::<String>::new());
+    }
+}
+
+#[test]
 fn a_skipped_key_file_gives_a_warning() {
     let fault = "key file /etc/old.pub can't be read: does not exist".to_owned();
     let mut scenario = Scenario::of(with(UpdateConfig {

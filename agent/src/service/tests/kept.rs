@@ -72,14 +72,14 @@ fn an_image_that_is_blocked_or_not_signed_is_named_in_the_answer_and_in_the_entr
         scenario.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
     };
     let elsewhere: fn(&mut Scenario, &mut Observation) = |_, seen| {
-        seen.blocked_elsewhere = vec![(Reference::parse(IMAGE).unwrap(), digest('2'))];
+        seen.blocked_elsewhere = vec![blocked_by("api")];
     };
     let unsigned: fn(&mut Scenario, &mut Observation) = |_, seen| {
         seen.unsigned.insert(IMAGE.into(), Unsigned::Missing);
     };
     for (gate, part, set_up) in [
         ("blocked", "failed here", blocked),
-        ("blocked", "failed for another service", elsewhere),
+        ("blocked", "failed for api, another service", elsewhere),
         ("signature", "is not signed", unsigned),
     ] {
         let signed = UpdateConfig { signed_by: vec!["/key".into()], ..UpdateConfig::default() };

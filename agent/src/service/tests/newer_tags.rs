@@ -305,6 +305,23 @@ fn a_block_of_a_newer_tag_survives_the_agent_and_can_be_lifted() {
 }
 
 #[test]
+fn an_unblock_releases_every_tag_that_has_failed() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    scenario.check(newer("1", '1')).lists(&["10", "9"]);
+    scenario.check(newer("10", '4')).fails();
+    scenario.check(newer("9", '3')).fails();
+    let (reply, entries) = scenario.service.handle_request(ServiceRequest::Unblock, scenario.now);
+    assert_eq!(reply, ServiceReply::Unblocked);
+    let told = entries.iter().find(|entry| entry.event == Kind::UNBLOCKED).expect("it is told");
+    for released in [digest('4'), digest('3')] {
+        assert!(told.message.contains(&released.to_string()), "{}", told.message);
+    }
+    scenario.check(newer("10", '4'));
+    let next = scenario.up_to_write();
+    assert!(matches!(&next, Some(Action::Step(Step::WriteTag { tag, .. })) if tag == "10"), "{next:?}");
+}
+
+#[test]
 fn after_a_failed_rollback_only_newer_tags_are_tried() {
     let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
     scenario.check(newer("1", '1')).lists(&["3", "2"]);

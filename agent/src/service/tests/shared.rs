@@ -218,3 +218,25 @@ fn a_service_that_is_not_updated_or_has_another_image_holds_nothing() {
     pair.at(0).check_free();
     assert!(begins(&mut pair.free));
 }
+
+#[test]
+fn a_digest_that_the_other_service_has_blocked_is_told_with_the_request_that_releases_it() {
+    let mut pair = Pair::of(UpdateConfig::default());
+    pair.gated.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
+    let seen = Pair::observation(&pair.free, &pair.gated, None);
+    pair.free.trigger(Observation { blocked_elsewhere: vec![blocked_by("gated")], ..seen });
+    assert!(!begins(&mut pair.free));
+    let record = pair.free.record();
+    assert_eq!(record.blocked, None, "it counts where it has failed");
+    let waiting = record.waiting.expect("it waits");
+    assert_eq!((waiting.gate.as_str(), waiting.clear.as_str()), ("blocked", "POST /unblock/gated"));
+    assert!(waiting.why.contains("failed for gated"), "{}", waiting.why);
+    assert_eq!(pair.free.why().answer, waiting.why);
+    let told = pair.free.entries.iter().find(|entry| entry.event == Kind::CHECKED).expect("it is told");
+    assert!(told.message.contains(&waiting.why), "{}", told.message);
+    // What runs is not withheld.
+    let mut runs = Pair::observation(&pair.free, &pair.gated, None);
+    runs.images[0].running = vec![local("sha256:one", &['2'])];
+    pair.free.check(Observation { blocked_elsewhere: vec![blocked_by("gated")], ..runs });
+    assert_eq!(pair.free.record().waiting, None);
+}

@@ -414,7 +414,7 @@ fn a_first_image_that_has_failed_has_to_prove_itself_although_nothing_is_known_t
 fn a_block_of_another_service_of_the_project_counts() {
     let mut scenario = Scenario::of(config());
     let mut seen = observed('2', &[v1()], &[&on("web", IMAGE, "v1", 1)]);
-    seen.blocked_elsewhere = vec![(Reference::parse(IMAGE).unwrap(), digest('2'))];
+    seen.blocked_elsewhere = vec![blocked_by("api")];
     scenario.check(seen);
     assert_eq!(scenario.act(), None);
 }

@@ -135,7 +135,10 @@ impl Service {
         match record.status {
             StatusValue::Exhausted | StatusValue::Degraded | StatusValue::Unhealthy => self.problem_since(),
             StatusValue::Errored => self.fault_since,
-            StatusValue::Blocked => record.failed_update.as_ref().map(|failed| failed.at),
+            StatusValue::Blocked => {
+                let (image, digest) = self.durable().images.blocked().next()?;
+                self.failed_update_of(image, digest).map(|failed| failed.at)
+            }
             StatusValue::Deploying => record.deploy.as_ref().map(|progress| progress.since),
             StatusValue::NotFound | StatusValue::Ok | StatusValue::Unknown => None,
         }
@@ -150,6 +153,9 @@ impl Service {
         let name = &self.config().name;
         if let Some((image, digest)) = self.durable().images.declined().next() {
             return Some(gates::waiting(image, digest, gates::declined(name, image, digest), &[]));
+        }
+        if let Some((image, digest, gate)) = self.held_by_block_elsewhere() {
+            return Some(gates::waiting(image, digest, gate, &[]));
         }
         let (candidate, gate) = self.held_candidates(now).into_iter().next()?;
         let differences = candidate.config_differences();

@@ -133,9 +133,12 @@ fn blocked(view: &View<'_>) -> Gate {
         {
             return declined_tag(&view.record.name, image, tag);
         }
+        if let Some((_, _, gate)) = view.service.held_by_block_elsewhere() {
+            return gate;
+        }
         return open("blocked", "no digest is blocked");
     };
-    let failed = view.record.failed_update.as_ref();
+    let failed = view.service.failed_update_of(image, digest);
     let because = failed.filter(|failed| !failed.by_hand);
     let because =
         because.map(|failed| wording::failed_because(&failed.reason, failed.at)).unwrap_or_default();

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use evenkeel_common::wire::FailedUpdate;
 use jiff::Timestamp;
 
 use super::*;
@@ -111,6 +112,28 @@ fn an_up_to_date_service_waits_for_the_next_check() {
     let schedule = report.gates.last().unwrap();
     assert_eq!(schedule.lifts_at, Timestamp::from_second(90).ok());
     assert_eq!(schedule.clear.as_deref(), Some("POST /trigger/web?pass=false"));
+}
+
+#[test]
+fn a_block_is_not_explained_with_the_failure_of_another_image() {
+    let report = report(|service, _| {
+        let failed = Digest::of(b"failed later");
+        service.durable.images.of("db").blocked = Some(Digest::of(b"failed earlier"));
+        service.durable.images.of("web").blocked = Some(failed.clone());
+        service.durable.failed_update = Some(Box::new(FailedUpdate {
+            at: Timestamp::UNIX_EPOCH,
+            image: "web".to_owned(),
+            digest: Some(failed.to_string()),
+            reason: "exited with code 3".to_owned(),
+            container: None,
+            output: "the log of web".to_owned(),
+            rolled_back: true,
+            by_hand: false,
+        }));
+    });
+    let gate = report.gates.iter().find(|gate| gate.gate == "blocked").unwrap();
+    assert!(gate.why.starts_with("db: ") && !gate.why.contains("exited with code 3"), "{}", gate.why);
+    assert_eq!(gate.output, None);
 }
 
 #[test]

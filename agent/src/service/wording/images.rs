@@ -56,8 +56,8 @@ pub(in crate::service) fn failed_because(reason: &str, at: Timestamp) -> String 
 }
 
 /// Why a digest that another service of the project has blocked is not deployed.
-pub(in crate::service) fn blocked_elsewhere(digest: &Digest) -> String {
-    format!("{digest} failed for another service of the project, which has blocked it")
+pub(in crate::service) fn blocked_elsewhere(digest: &Digest, service: &str) -> String {
+    format!("{digest} failed for {service}, another service of the project, which has blocked it")
 }
 
 /// Why an update waits for the gate of another service of the project.

@@ -288,7 +288,10 @@ impl Execution {
             let waiting: Vec<String> = agent
                 .at_end()
                 .into_iter()
-                .filter(|one| one.record.waiting.is_some())
+                .filter(|one| {
+                    let waiting = one.record.waiting.as_ref();
+                    waiting.is_some_and(|waiting| !waiting.clear.starts_with("POST /unblock/"))
+                })
                 .map(|one| one.config.name.clone())
                 .collect();
             if waiting.is_empty() {

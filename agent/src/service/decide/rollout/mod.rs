@@ -414,7 +414,7 @@ impl Service {
             }
         }
         self.end(outcome, updated, now);
-        self.durable.rollback_failed = false;
+        self.durable.rollback_failed &= self.rollback_stands();
         let is_deployed = |one: &Postponed| {
             deployment.plan().image_changes.iter().any(|change| one.is_of(&[&change.digest]))
         };

@@ -360,7 +360,7 @@ fn tags_blocked_elsewhere<'a>(
     observation: &'a Observation,
     changes: &'a [ImageChange],
 ) -> impl Iterator<Item = (Reference, OldImage)> + 'a {
-    let others = observation.blocked_elsewhere.iter().map(|(reference, _)| reference);
+    let others = observation.blocked_elsewhere.iter().map(|blocked| &blocked.reference);
     let others = others.filter(|reference| !changes.iter().any(|change| change.is_of(reference)));
     others.filter_map(|reference| {
         let runs = |c: &&Container| c.state == State::Running && c.is_made_from(reference);

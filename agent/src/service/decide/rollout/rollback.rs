@@ -3,6 +3,7 @@
 use evenkeel_common::wire::DeployOutcome;
 use jiff::Timestamp;
 
+use crate::config::ConfiguredImage;
 use crate::model::HookEvent;
 use crate::model::image::{ImageId, Reference};
 use crate::service::decide::rollout::snapshot::with_engine_starts;
@@ -61,7 +62,7 @@ impl Service {
             change.old.as_ref().is_some_and(|old| memory.is_rejected(&old.id))
         });
         self.proven_run_again();
-        self.durable.rollback_failed &= is_rejected_again;
+        self.durable.rollback_failed &= is_rejected_again || self.rollback_stands();
         let Some(deployment) = &mut self.durable.deployment else { return };
         if let Some(back) = back {
             self.end(DeployOutcome::Failed, false, now);
@@ -104,6 +105,20 @@ impl Service {
         let is_changed = |image: &str| proven.iter().any(|change| change.configured == image);
         let runs = |id: &ImageId| containers.iter().flat_map(|all| all.iter()).any(|c| c.image == *id);
         self.durable.images.forget_unproven(|image, id| !is_changed(image) && runs(id));
+    }
+
+    /// Whether an image is left whose rollback has failed: it is blocked, was not proven, and runs or ran last. It is over once
+    /// nothing but another image runs in its place.
+    pub(in crate::service) fn rollback_stands(&self) -> bool {
+        let stands = |image: &ConfiguredImage| {
+            let memory = self.durable.images.get(&image.configured);
+            let Some(id) = memory.unproven.as_ref().filter(|_| memory.blocked.is_some()) else {
+                return false;
+            };
+            let is_there = self.containers().iter().any(|c| c.image == *id);
+            is_there || self.live_containers(image).next().is_none()
+        };
+        self.config.images.iter().any(stands)
     }
 
     /// Handles interference with a rollback. A container may also be on another image because its tag pointed there for a

@@ -1,5 +1,7 @@
 //! Scenarios of rollbacks that have failed, and are tried again.
 
+use evenkeel_common::wire::FailedUpdate;
+
 use super::*;
 use crate::model::snapshot::Mounter;
 use crate::service::state::{LeftStopped, WhyLeft};
@@ -118,4 +120,79 @@ fn a_retry_of_a_rollback_brings_up_what_has_crashed_and_nothing_that_runs_or_was
         let is_brought_up = before.iter().any(|was| was.id == crashed.id && was.live);
         assert_eq!(is_brought_up, expected, "{what}");
     }
+}
+
+/// What is known of an update of `API` that has failed.
+fn failed_api(scenario: &Scenario, rolled_back: bool) -> FailedUpdate {
+    FailedUpdate {
+        at: scenario.now,
+        image: API.into(),
+        digest: Some(digest('6').to_string()),
+        reason: "exit code 1".into(),
+        container: None,
+        output: String::new(),
+        rolled_back,
+        by_hand: false,
+    }
+}
+
+/// Two images, of which the digest of `API` has failed and the other one is brought up: the containers of both.
+fn brings_up_web(rolled_back: bool) -> (Scenario, Observation, [Container; 2]) {
+    let (mut scenario, mut seen) = of_two_images();
+    let (web, api) = (on("web", IMAGE, "one", 1), seen.containers[1].clone());
+    seen.containers = [web, api.clone()].into();
+    let failed = failed_api(&scenario, rolled_back);
+    let durable = &mut scenario.service.durable;
+    durable.failed_update = Some(Box::new(failed));
+    durable.rollback_failed = !rolled_back;
+    durable.images.of(API).blocked = Some(digest('6'));
+    durable.images.of(API).unproven = Some(api.image.clone()).filter(|_| !rolled_back);
+    scenario.check(seen.clone());
+    scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    let ids = vec![(IMAGE.into(), ImageId("sha256:v2".into()))];
+    scenario.takes_step(StepResult::Pulled { ids, labels: BTreeMap::new() });
+    let new = on("web", IMAGE, "v2", 2);
+    scenario.is_up(&[&new, &api]);
+    (scenario, seen, [new, api])
+}
+
+#[test]
+fn the_outcome_for_another_image_neither_ends_a_failed_rollback_nor_replaces_its_record() {
+    for works in [true, false] {
+        let (mut scenario, mut seen, [new, api]) = brings_up_web(false);
+        let failed = failed_api(&scenario, false);
+        let expected = if works {
+            scenario.at(11).look(&[&new, &api]);
+            Kind::UPDATED
+        } else {
+            let crashed = Container { state: State::Exited, exit_code: 1, ..new };
+            scenario.at(2).look(&[&crashed, &api]).at(3).look(&[&crashed, &api]);
+            let back = on("web", IMAGE, "one", 3);
+            scenario.rolls_back(&[&back, &api]);
+            scenario.at(400).look(&[&back, &api]);
+            Kind::ROLLED_BACK
+        };
+        assert_eq!(scenario.last().event, expected, "{:?}", scenario.entries);
+        assert!(scenario.service.durable().rollback_failed, "{expected:?}");
+        assert_eq!(scenario.record().failed_update, Some(failed), "{expected:?}");
+        // A new digest of its own image ends it.
+        scenario.takes_step(StepResult::Unpinned);
+        seen.images[1].remote = Some(digest('7'));
+        scenario.at(500).check(seen);
+        assert!(!scenario.service.durable().rollback_failed, "{expected:?}");
+    }
+}
+
+#[test]
+fn a_good_update_of_another_image_does_not_take_away_the_reason_of_a_block() {
+    let (mut scenario, _, [new, api]) = brings_up_web(true);
+    let failed = failed_api(&scenario, true);
+    scenario.at(11).look(&[&new, &api]);
+    assert_eq!(scenario.last().event, Kind::UPDATED, "{:?}", scenario.entries);
+    scenario.takes_step(StepResult::Unpinned);
+    let record = scenario.record();
+    assert_eq!((record.status, record.since), (StatusValue::Blocked, Some(failed.at)));
+    assert_eq!(record.failed_update, Some(failed));
+    let answer = scenario.why().answer;
+    assert!(answer.starts_with(API) && answer.contains("exit code 1"), "{answer}");
 }

@@ -388,7 +388,10 @@ impl FakeWorld {
         let is_redeploy = *request == ServiceRequest::Redeploy;
         let mut inner = self.lock();
         for one in all {
-            let waits = one.record.waiting.as_ref().map(|waiting| waiting.gate.clone());
+            let waits = one.record.waiting.as_ref();
+            // Only an unblock of the other service releases what that has blocked.
+            let waits = waits.filter(|waiting| !waiting.clear.starts_with("POST /unblock/"));
+            let waits = waits.map(|waiting| waiting.gate.clone());
             // No request bypasses a signature, and only a redeployment an edit that was not applied.
             let waits = waits.filter(|gate| {
                 gate != "signature"
