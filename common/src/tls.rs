@@ -20,7 +20,8 @@ const RELOAD: Duration = Duration::from_mins(1);
 /// TLS settings for `reqwest::ClientBuilder::tls_backend_preconfigured`.
 ///
 /// reqwest's own defaults refuse to build a client on a host without CA files, even for plain HTTP.
-/// They trust the CA certificates that the system has now, also in a client that was built earlier.
+///
+/// A client that was built earlier also trusts the CA certificates that the system has now.
 pub fn client_config() -> ClientConfig {
     let verifier = Arc::new(System::new(system_roots));
     builder().dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
