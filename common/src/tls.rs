@@ -2,7 +2,9 @@
 //! Mozilla's.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{VerifierBuilderError, WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring};
@@ -10,12 +12,19 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio::time::Instant;
+
+/// How often the system's CA certificates are loaded again at most.
+const RELOAD: Duration = Duration::from_mins(1);
 
 /// TLS settings for `reqwest::ClientBuilder::tls_backend_preconfigured`.
 ///
 /// reqwest's own defaults refuse to build a client on a host without CA files, even for plain HTTP.
+///
+/// A client that was built earlier also trusts the CA certificates that the system has now.
 pub fn client_config() -> ClientConfig {
-    client_config_with_roots(system_roots())
+    let verifier = Arc::new(System::new(system_roots));
+    builder().dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
 }
 
 /// The CA certificates of the system, or Mozilla's if there are none.
@@ -54,8 +63,7 @@ pub fn client_config_with_files(
         own.push(certificate.clone());
         roots.add(certificate).map_err(|error| format!("a CA certificate is not valid: {error}"))?;
     }
-    let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
-    let inner = inner.build().map_err(|error| format!("the CA certificates can't be used: {error}"))?;
+    let inner = verifier_of(roots).map_err(|error| format!("the CA certificates can't be used: {error}"))?;
     let verifier = Arc::new(Known { inner, own });
     let builder = builder().dangerous().with_custom_certificate_verifier(verifier);
     let Some((chain, key)) = client else { return Ok(builder.with_no_client_auth()) };
@@ -70,7 +78,7 @@ pub fn client_config_with_files(
 
 /// TLS settings that trust these CA certificates without verifying the host name (`sslmode=verify-ca`).
 pub fn client_config_for_any_name(roots: RootCertStore) -> Result<ClientConfig, VerifierBuilderError> {
-    let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build()?;
+    let inner = verifier_of(roots)?;
     Ok(builder().dangerous().with_custom_certificate_verifier(Arc::new(AnyName(inner))).with_no_client_auth())
 }
 
@@ -143,6 +151,86 @@ fn builder() -> rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier> {
     ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .expect("ring supports the default protocol versions")
+}
+
+fn verifier_of(roots: RootCertStore) -> Result<Arc<WebPkiServerVerifier>, VerifierBuilderError> {
+    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build()
+}
+
+/// Verifies with the system's CA certificates. They are loaded again when a certificate is refused: clients live for months,
+/// and the system may trust another CA since.
+#[derive(Debug)]
+struct System {
+    load: fn() -> RootCertStore,
+    /// The verifier, and when its CA certificates were loaded.
+    current: Mutex<(Arc<WebPkiServerVerifier>, Instant)>,
+}
+
+impl System {
+    fn new(load: fn() -> RootCertStore) -> Self {
+        let verifier = verifier_of(load()).expect("there are Mozilla's CA certificates at least");
+        Self { load, current: Mutex::new((verifier, Instant::now())) }
+    }
+
+    fn current(&self) -> Arc<WebPkiServerVerifier> {
+        self.current.lock().0.clone()
+    }
+
+    /// Loads the CA certificates again, unless they were loaded within the last minute.
+    fn reloaded(&self) -> Option<Arc<WebPkiServerVerifier>> {
+        let mut current = self.current.lock();
+        if current.1.elapsed() < RELOAD {
+            return None;
+        }
+        current.1 = Instant::now();
+        current.0 = verifier_of((self.load)()).ok()?;
+        Some(current.0.clone())
+    }
+}
+
+impl ServerCertVerifier for System {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verify = |verifier: &WebPkiServerVerifier| {
+            verifier.verify_server_cert(certificate, intermediates, name, ocsp, now)
+        };
+        let verified = verify(&self.current());
+        if !matches!(verified, Err(rustls::Error::InvalidCertificate(_))) {
+            return verified;
+        }
+        match self.reloaded() {
+            Some(verifier) => verify(&verifier),
+            None => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.current().verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.current().verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.current().supported_verify_schemes()
+    }
 }
 
 /// Verifies the certificate chain but not the name.
@@ -275,5 +363,32 @@ impl ServerCertVerifier for AnyCertificate {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ca_that_the_system_trusts_later_counts() {
+        static TRUSTED: Mutex<Vec<CertificateDer<'static>>> = Mutex::new(Vec::new());
+        fn load() -> RootCertStore {
+            let mut roots = RootCertStore::empty();
+            roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+            roots.add_parsable_certificates(TRUSTED.lock().iter().cloned());
+            roots
+        }
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let certificate = made.cert.der().clone();
+        let name = ServerName::try_from("localhost").unwrap();
+        let system = System::new(load);
+        let is_trusted = || system.verify_server_cert(&certificate, &[], &name, &[], UnixTime::now()).is_ok();
+        tokio::time::advance(RELOAD).await;
+        assert!(!is_trusted());
+        TRUSTED.lock().push(certificate.clone());
+        assert!(!is_trusted(), "they are loaded at most once a minute");
+        tokio::time::advance(RELOAD).await;
+        assert!(is_trusted());
     }
 }

@@ -132,6 +132,10 @@ dashboard = json.loads((REPO / "dist/grafana/evenkeel.json").read_text())
 rendered = ["groups:", "  - name: dashboard", "    rules:"]
 for number, (place, query) in enumerate(queries(dashboard)):
     check_names(plain(query), f"panel {place!r}")
+    # Wardens on one database expose the same figures of each agent.
+    for name in NAME.findall(query):
+        if name.startswith("evenkeel_warden_") and "agent" in shown.get(name, ()) and "max by (agent" not in query:
+            fault(f"panel {place!r}: {name} is counted once for each warden; use max by (agent, ...)")
     rendered += [f"      - record: query{number}", f"        expr: {json.dumps(plain(query))}"]
 (WORK / "queries.yml").write_text("\n".join(rendered) + "\n")
 identifiers = [panel["id"] for panel in dashboard["panels"]]

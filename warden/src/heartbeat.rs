@@ -6,6 +6,8 @@
 //! The probes of a round start one after the other, not all at once: the memory that a burst needs would stay allocated.
 
 use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,8 +17,9 @@ use evenkeel_common::tls;
 use futures_util::{FutureExt, StreamExt, stream};
 use reqwest::header::ACCEPT_ENCODING;
 use reqwest::redirect::Policy;
-use reqwest::{Client, Response, StatusCode};
+use reqwest::{Client, Response, StatusCode, Url};
 use rustix::io::Errno;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -176,8 +179,12 @@ impl Heartbeat {
     /// Probes an agent. The error does not include the URL, which may contain a secret.
     async fn probe(&self, url: &Secret) -> Result<(), ProbeError> {
         let url = format!("{}/health", url.expose());
-        let sent = self.client.get(url).header(ACCEPT_ENCODING, "identity").send().await;
-        let response = sent.map_err(|error| probe_error(&error.without_url()))?;
+        let sent = self.client.get(url.as_str()).header(ACCEPT_ENCODING, "identity").send().await;
+        let response = match sent.map_err(|error| probe_error(&error.without_url())) {
+            Ok(response) => response,
+            Err(ProbeError::Local) => return Err(judged_again(&addresses_of(&url).await, route).await),
+            Err(error) => return Err(error),
+        };
         let status = response.status();
         if status.is_success() {
             return Ok(());
@@ -236,10 +243,13 @@ fn timed_out() -> String {
 /// Classifies an error. The reason is its root cause ("connection refused"), without ports and times, so that the same
 /// fault always has the same text.
 fn probe_error(error: &(dyn std::error::Error + 'static)) -> ProbeError {
+    if let Some(what) = tls::certificate_error(error) {
+        return ProbeError::Agent(format!("its certificate is refused: {what}"));
+    }
     let is_connect = error.downcast_ref::<reqwest::Error>().is_some_and(reqwest::Error::is_connect);
     let mut cause = error;
     loop {
-        if cause.downcast_ref::<std::io::Error>().is_some_and(is_local) {
+        if cause.downcast_ref::<io::Error>().is_some_and(is_local) {
             return ProbeError::Local;
         }
         let Some(next) = cause.source() else { break };
@@ -249,8 +259,48 @@ fn probe_error(error: &(dyn std::error::Error + 'static)) -> ProbeError {
     ProbeError::Agent(if is_connect { format!("cannot connect: {text}") } else { text })
 }
 
+/// Judges a probe that failed for lack of local resources once more. `EADDRNOTAVAIL` also means that this machine has no
+/// address of that kind, such as IPv6; then `route` fails, too. The client reports only one error for all addresses.
+async fn judged_again(addresses: &[SocketAddr], route: impl Fn(SocketAddr) -> io::Result<()>) -> ProbeError {
+    if addresses.is_empty() {
+        return ProbeError::Local;
+    }
+    let has_none = |error: io::Error| error.raw_os_error() == Some(Errno::ADDRNOTAVAIL.raw_os_error());
+    let mut judged = ProbeError::Agent("this machine has no address that reaches it (IPv6?)".to_owned());
+    for address in addresses {
+        if route(*address).is_err_and(has_none) {
+            continue;
+        }
+        judged = match TcpStream::connect(address).await {
+            Ok(_) => ProbeError::Local,
+            Err(error) => probe_error(&error),
+        };
+        if judged == ProbeError::Local {
+            break;
+        }
+    }
+    judged
+}
+
+/// Returns the addresses of a URL's host; none if it cannot be looked up.
+async fn addresses_of(url: &str) -> Vec<SocketAddr> {
+    let Ok(url) = Url::parse(url) else { return Vec::new() };
+    let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else { return Vec::new() };
+    let found = lookup_host((host.trim_matches(['[', ']']), port)).await;
+    found.map(Iterator::collect).unwrap_or_default()
+}
+
+/// Looks for the way to an address with UDP, which sends nothing and needs no TCP port.
+fn route(address: SocketAddr) -> io::Result<()> {
+    let own: SocketAddr = match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    UdpSocket::bind(own)?.connect(address)
+}
+
 /// Reports whether this machine is out of resources.
-fn is_local(error: &std::io::Error) -> bool {
+fn is_local(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(
         code,
@@ -264,12 +314,51 @@ mod tests {
 
     #[test]
     fn local_resource_exhaustion_says_nothing_about_an_agent() {
-        let of = |code: Errno| probe_error(&std::io::Error::from_raw_os_error(code.raw_os_error()));
+        let of = |code: Errno| probe_error(&io::Error::from_raw_os_error(code.raw_os_error()));
         for local in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::ADDRNOTAVAIL] {
             assert_eq!(of(local), ProbeError::Local, "{local}");
         }
         for remote in [Errno::CONNREFUSED, Errno::HOSTUNREACH, Errno::TIMEDOUT] {
             assert!(matches!(of(remote), ProbeError::Agent(_)), "{remote}");
         }
+    }
+
+    #[test]
+    fn a_refused_certificate_is_explained() {
+        use tokio_rustls::rustls::{CertificateError, Error};
+        let error = io::Error::other(Error::InvalidCertificate(CertificateError::Expired));
+        let reason = "its certificate is refused: it has expired".to_owned();
+        assert_eq!(probe_error(&error), ProbeError::Agent(reason));
+    }
+
+    #[tokio::test]
+    async fn an_agent_for_which_this_machine_has_no_address_is_offline() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let open = listener.local_addr().unwrap();
+        let closed = {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.local_addr().unwrap()
+        };
+        let foreign: SocketAddr = "[2001:db8::1]:80".parse().unwrap();
+        let judged = async |addresses: &[SocketAddr]| {
+            let route = |address: SocketAddr| match address {
+                SocketAddr::V4(_) => route(address),
+                SocketAddr::V6(_) => Err(io::Error::from_raw_os_error(Errno::ADDRNOTAVAIL.raw_os_error())),
+            };
+            match judged_again(addresses, route).await {
+                ProbeError::Agent(reason) => Some(reason),
+                ProbeError::Local => None,
+            }
+        };
+        let none = Some("this machine has no address that reaches it (IPv6?)".to_owned());
+        assert_eq!(judged(&[foreign]).await, none);
+        for addresses in [[foreign, closed], [closed, foreign]] {
+            let reason = judged(&addresses).await;
+            assert!(reason.is_some() && reason != none, "{reason:?}");
+        }
+        assert_eq!(judged(&[foreign, open]).await, None, "it was out of ports for a moment");
+        assert_eq!(judged(&[]).await, None, "its name cannot be looked up");
+        assert_eq!(addresses_of(&format!("http://{open}/health")).await, [open]);
+        assert_eq!(addresses_of("http://[2001:db8::1]/health").await, [foreign]);
     }
 }

@@ -130,7 +130,7 @@ impl Connected {
         for at in std::iter::once(active).chain(others) {
             let Some(url) = self.bases.get(at).and_then(|base| base.join(path).ok()) else { continue };
             let request = request(&self.client, url).header(AUTHORIZATION, self.authorization.clone());
-            let answer = tokio::time::timeout(limit, exchange(request.timeout(limit))).await;
+            let answer = tokio::time::timeout(limit, self.exchange(at, request.timeout(limit))).await;
             let late = |_| Err(FleetError::Unavailable(format!("no answer within {} s", limit.as_secs())));
             match answer.unwrap_or_else(late) {
                 Ok(answer) if usable(&answer.0) == Use::Last => fallback = fallback.or(Some(answer)),
@@ -163,6 +163,50 @@ impl Connected {
         Err(away.map_or(FleetError::NoFleet, FleetError::Unavailable))
     }
 
+    /// Sends a request and reads the response.
+    async fn exchange<T: DeserializeOwned>(
+        &self,
+        at: usize,
+        request: RequestBuilder,
+    ) -> Result<(T, HeaderMap), FleetError> {
+        let away = |error: reqwest::Error| {
+            if let Some(what) = tls::certificate_error(&error) {
+                return FleetError::Unavailable(format!("the warden's certificate is refused: {what}"));
+            }
+            let kind = if error.is_timeout() {
+                "no answer in time"
+            } else if error.is_connect() {
+                "no connection"
+            } else {
+                "the connection was closed before the response was complete"
+            };
+            FleetError::Unavailable(kind.to_owned())
+        };
+        let mut response = request.send().await.map_err(away)?;
+        match response.status() {
+            StatusCode::OK => {}
+            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => return Err(FleetError::NoFleet),
+            status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
+                return Err(FleetError::Unavailable(if self.is_warden(at).await {
+                    "the warden refuses this agent's token".to_owned()
+                } else {
+                    format!("the server that answers is not a warden (it answers {})", status.as_u16())
+                }));
+            }
+            StatusCode::TOO_MANY_REQUESTS => return Err(FleetError::Busy),
+            StatusCode::SERVICE_UNAVAILABLE if response.headers().contains_key(RETRY_AFTER) => {
+                return Err(FleetError::Busy);
+            }
+            other => return Err(FleetError::Unavailable(format!("the warden answers {other}"))),
+        }
+        let headers = response.headers().clone();
+        let body = body_of(&mut response, MAX_BYTES).await.map_err(away)?;
+        let body = body.ok_or_else(|| FleetError::Unreadable("it is too large".to_owned()))?;
+        let answer = serde_json::from_slice(&body);
+        let answer = answer.map_err(|_| FleetError::Unreadable("it is invalid".to_owned()))?;
+        Ok((answer, headers))
+    }
+
     /// Reports whether `/health` answers like a warden's. A status code alone says nothing: many proxies have such a path of
     /// their own.
     async fn is_warden(&self, at: usize) -> bool {
@@ -184,39 +228,6 @@ async fn body_of(response: &mut Response, limit: usize) -> Result<Option<Vec<u8>
         body.extend_from_slice(&chunk);
     }
     Ok(Some(body))
-}
-
-/// Sends a request and reads the response.
-async fn exchange<T: DeserializeOwned>(request: RequestBuilder) -> Result<(T, HeaderMap), FleetError> {
-    let away = |error: reqwest::Error| {
-        let kind = if error.is_timeout() {
-            "no answer in time"
-        } else if error.is_connect() {
-            "no connection"
-        } else {
-            "the connection was closed before the response was complete"
-        };
-        FleetError::Unavailable(kind.to_owned())
-    };
-    let mut response = request.send().await.map_err(away)?;
-    match response.status() {
-        StatusCode::OK => {}
-        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => return Err(FleetError::NoFleet),
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            return Err(FleetError::Unavailable("the warden refuses this agent's token".to_owned()));
-        }
-        StatusCode::TOO_MANY_REQUESTS => return Err(FleetError::Busy),
-        StatusCode::SERVICE_UNAVAILABLE if response.headers().contains_key(RETRY_AFTER) => {
-            return Err(FleetError::Busy);
-        }
-        other => return Err(FleetError::Unavailable(format!("the warden answers {other}"))),
-    }
-    let headers = response.headers().clone();
-    let body = body_of(&mut response, MAX_BYTES).await.map_err(away)?;
-    let body = body.ok_or_else(|| FleetError::Unreadable("it is too large".to_owned()))?;
-    let answer = serde_json::from_slice(&body);
-    let answer = answer.map_err(|_| FleetError::Unreadable("it is invalid".to_owned()))?;
-    Ok((answer, headers))
 }
 
 fn date(headers: &HeaderMap) -> Option<Timestamp> {

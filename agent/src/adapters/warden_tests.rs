@@ -136,6 +136,43 @@ async fn a_proxy_that_is_healthy_itself_is_not_a_warden_without_a_fleet() {
     }
 }
 
+#[tokio::test]
+async fn only_a_warden_refuses_a_token() {
+    let why = async |server: &MockServer| match wardens(&[base(server)]).ask(&question()).await {
+        Err(FleetError::Unavailable(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    for status in [401, 403] {
+        let refusing = warden(ResponseTemplate::new(status)).await;
+        assert_eq!(
+            why(&refusing).await,
+            format!("the server that answers is not a warden (it answers {status})")
+        );
+        health(&refusing, 200).await;
+        assert_eq!(why(&refusing).await, "the warden refuses this agent's token");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_certificate_is_the_reason_why_no_warden_answers() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let acceptor = evenkeel_common::testing::self_signed("localhost");
+    let tasks = evenkeel_common::supervisor::TaskSet::new();
+    tasks.spawn("warden", async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            // The client ends the handshake.
+            let _ = acceptor.accept(stream).await;
+        }
+    });
+    let asked = wardens(&[format!("https://localhost:{port}")]).ask(&question()).await;
+    let Err(FleetError::Unavailable(why)) = &asked else { panic!("{asked:?}") };
+    assert!(
+        why.starts_with("the warden's certificate is refused: it is not signed by an authority"),
+        "{why}"
+    );
+}
+
 /// A server that answers everything with 200 and this.
 async fn always(body: serde_json::Value) -> MockServer {
     let server = MockServer::start().await;

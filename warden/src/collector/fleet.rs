@@ -317,17 +317,15 @@ impl Collector {
         leases: &Leases,
     ) -> Answered {
         let (rules, _) = self.fleet.rules();
+        let now = self.clock.now();
         // A machine that may only be left out of the list because of a fault still holds back those of higher rings.
-        let (may_be_configured, ids) = {
-            let machines = self.lock();
-            (machines.may_be_configured(), machines.ids().to_vec())
-        };
+        let may_be_configured = self.may_be_configured(now);
+        let ids = self.lock().ids().to_vec();
         let view = self.fleet.view();
         let machines: Vec<(&str, &Reported)> =
             view.reports().filter(|(agent, _)| may_be_configured(agent)).collect();
         let missing = self.missing_report(&view, asking.agent, &ids);
         let verdicts = |digest: &str| view.record(asking.repository, digest);
-        let now = self.clock.now();
         let stored = leases.without_decided(asking.agent, asking.digest, verdicts);
         let outage = *self.fleet.outage.lock();
         let extended = outage
@@ -339,6 +337,12 @@ impl Collector {
             next.restore(&stored, leases);
         }
         answered
+    }
+
+    /// Returns a function that reports whether an agent may be configured, at this warden or at another one.
+    fn may_be_configured(&self, now: Timestamp) -> impl Fn(&str) -> bool + Send + Sync + use<> {
+        let reporting: Vec<String> = self.fleet.view().reporting(now).map(str::to_owned).collect();
+        self.lock().may_be_configured(&reporting)
     }
 
     /// Returns one of these machines, other than the asking one, whose report may be on its way.
@@ -492,7 +496,7 @@ impl Collector {
     /// are kept.
     pub async fn forget_outdated(&self, keep: SignedDuration, now: Timestamp) -> Result<bool, KeepError> {
         let machines = self.lock().ids().to_vec();
-        let is_more = self.forget_agents().await?;
+        let is_more = self.forget_agents(now).await?;
         let outdated = self.fleet.view().outdated(&machines, keep, now);
         for Outdated { name, revision, decision, is_marked } in outdated.iter().take(MAX_REMOVALS) {
             if *is_marked {
@@ -514,8 +518,8 @@ impl Collector {
 
     /// Removes what is based on agents that are no longer configured, and what one agent has too much of. Returns whether
     /// there may be more.
-    async fn forget_agents(&self) -> Result<bool, KeepError> {
-        let is_configured = self.lock().may_be_configured();
+    async fn forget_agents(&self, now: Timestamp) -> Result<bool, KeepError> {
+        let is_configured = self.may_be_configured(now);
         let reduced = self.fleet.view().reduced(&is_configured);
         for Reduced { name, revision, value, decision } in reduced.iter().take(MAX_REMOVALS) {
             let is_replaced = self.replace(name, *revision, value.clone()).await?;

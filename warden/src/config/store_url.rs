@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use tokio_postgres::config::{ChannelBinding, SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{ChannelBinding, Host, SslMode, TargetSessionAttrs};
 
 /// Options of libpq that would silently have no effect.
 const UNSUPPORTED: [&str; 12] = [
@@ -94,7 +94,17 @@ impl StoreUrl {
         }
         let authorities = authorities.filter(|path| !path.is_empty() && path != "system");
         let (tls, verify) = tls(mode.as_deref(), authorities.is_some())?;
-        config.ssl_mode(tls);
+        let addresses = config.get_hostaddrs().to_vec();
+        let is_socket = |host: &Host| matches!(host, Host::Unix(_));
+        // As in libpq: there is no TLS on a Unix socket, whatever `sslmode` says.
+        let is_local = addresses.is_empty() && config.get_hosts().iter().all(is_socket);
+        config.ssl_mode(if is_local { SslMode::Disable } else { tls });
+        // TLS needs a name, which may be an address.
+        if config.get_hosts().is_empty() {
+            for address in addresses {
+                config.host(address.to_string());
+            }
+        }
         // If there are several hosts, use the one that accepts writes.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         if config.get_connect_timeout().is_none() {
@@ -151,6 +161,23 @@ mod tests {
             assert_eq!(url.authorities, authorities.map(PathBuf::from), "{query}");
             assert!(!format!("{url:?}").contains("secret"));
         }
+    }
+
+    #[test]
+    fn a_unix_socket_has_no_tls_and_an_address_alone_is_a_host() {
+        let socket = "postgres://u@%2Fvar%2Frun%2Fpostgresql";
+        for (text, mode) in [
+            (format!("{socket}/d"), SslMode::Disable),
+            (format!("{socket}/d?sslmode=require"), SslMode::Disable),
+            ("postgres:///d?user=u&host=%2Frun".to_owned(), SslMode::Disable),
+            (format!("{socket},h:5432/d?sslmode=require"), SslMode::Require),
+            (format!("{socket}/d?sslmode=require&hostaddr=10.0.0.1"), SslMode::Require),
+            ("postgres:///d?user=u&hostaddr=10.0.0.1".to_owned(), SslMode::Prefer),
+        ] {
+            assert_eq!(StoreUrl::parse(&text).unwrap().config.get_ssl_mode(), mode, "{text}");
+        }
+        let url = StoreUrl::parse("postgres:///d?user=u&hostaddr=10.0.0.1").unwrap();
+        assert_eq!(url.config.get_hosts(), [Host::Tcp("10.0.0.1".to_owned())]);
     }
 
     #[test]

@@ -11,17 +11,21 @@ pub struct Machines {
     configured: Vec<String>,
     /// Whether the configuration lists no other agents, such as those that are left out because of a fault.
     is_complete: bool,
+    /// Ids that have been configured in this run: one that is missing now was removed here.
+    former: HashSet<String>,
     known: HashMap<String, Machine>,
 }
 
 impl Machines {
     /// Creates the set for these agents, without any state.
     pub fn new(ids: impl IntoIterator<Item = String>) -> Self {
-        Self { configured: ids.into_iter().collect(), is_complete: true, known: HashMap::new() }
+        let configured = ids.into_iter().collect();
+        Self { configured, is_complete: true, former: HashSet::new(), known: HashMap::new() }
     }
 
     /// Replaces the configured agents. `is_complete`: whether the configuration lists no others.
     pub fn configure(&mut self, ids: impl IntoIterator<Item = String>, is_complete: bool) {
+        self.former.extend(std::mem::take(&mut self.configured));
         self.configured = ids.into_iter().collect();
         self.is_complete = is_complete;
     }
@@ -49,10 +53,13 @@ impl Machines {
     }
 
     /// Returns a function that reports whether an agent may be configured. While the list is not complete, any agent may be
-    /// one of those that are left out. Without any agent there is rather no configuration than an empty fleet.
-    pub fn may_be_configured(&self) -> impl Fn(&str) -> bool + Send + Sync + use<> {
+    /// one of those that are left out. Without any agent there is rather no configuration than an empty fleet. `reporting`
+    /// are agents that have reported lately: one that was not removed here may be in the list of another warden.
+    pub fn may_be_configured(&self, reporting: &[String]) -> impl Fn(&str) -> bool + Send + Sync + use<> {
         let is_known = self.is_complete && !self.configured.is_empty();
-        let ids: Option<HashSet<String>> = is_known.then(|| self.configured.iter().cloned().collect());
+        let elsewhere = reporting.iter().filter(|id| !self.former.contains(*id));
+        let ids: Option<HashSet<String>> =
+            is_known.then(|| self.configured.iter().chain(elsewhere).cloned().collect());
         move |id| ids.as_ref().is_none_or(|ids| ids.contains(id))
     }
 
@@ -80,11 +87,27 @@ mod tests {
         assert_eq!(ids(&machines), [("c".to_owned(), None)]);
         machines.configure(["b".to_owned(), "c".to_owned()], true);
         assert_eq!(ids(&machines)[0], ("b".to_owned(), Some(true)));
-        let may_be = machines.may_be_configured();
+        let may_be = machines.may_be_configured(&[]);
         assert!(may_be("b") && !may_be("a"));
         machines.configure(["c".to_owned()], false);
-        assert!(machines.may_be_configured()("a"), "it may be one of those that are left out");
+        assert!(machines.may_be_configured(&[])("a"), "it may be one of those that are left out");
         machines.configure([], true);
-        assert!(machines.may_be_configured()("a"));
+        assert!(machines.may_be_configured(&[])("a"));
+    }
+
+    #[test]
+    fn an_agent_that_reports_may_be_configured_elsewhere_unless_it_was_removed_here() {
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
+        let mut machines = Machines::new(ids(&["a", "b"]));
+        let may_be = machines.may_be_configured(&ids(&["b", "y"]));
+        assert!(may_be("a") && may_be("b") && may_be("y") && !may_be("z"));
+        // It is left out for a fault before it is removed.
+        machines.configure(ids(&["a"]), false);
+        assert!(machines.may_be_configured(&ids(&["b"]))("b"));
+        machines.configure(ids(&["a"]), true);
+        assert!(!machines.may_be_configured(&ids(&["b"]))("b"));
+        machines.configure(ids(&["b"]), true);
+        let may_be = machines.may_be_configured(&ids(&["a", "b"]));
+        assert!(may_be("b") && !may_be("a"));
     }
 }

@@ -223,6 +223,13 @@ impl View {
         self.inventories.iter().map(|(agent, reported)| (agent.as_str(), reported))
     }
 
+    /// Returns the agents that have reported lately.
+    pub fn reporting(&self, now: Timestamp) -> impl Iterator<Item = &str> {
+        self.reports()
+            .filter(move |(_, reported)| inventory::is_recent(reported.at, now))
+            .map(|(agent, _)| agent)
+    }
+
     /// Returns a machine's report.
     pub fn inventory(&self, agent: &str) -> Option<&Reported> {
         self.inventories.get(agent)

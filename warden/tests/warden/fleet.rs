@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::supervisor::TaskSet;
-use evenkeel_common::wire::{FreezeScope, Permission};
+use evenkeel_common::wire::{FleetEntry, FreezeScope, Permission};
 use evenkeel_warden::collector::Collector;
 use evenkeel_warden::fleet::answer::Asking;
 use evenkeel_warden::fleet::decisions::Decision;
@@ -506,6 +506,54 @@ async fn two_wardens_grant_a_lease_to_only_one_machine() {
         let allowed: Vec<_> = answers.iter().filter(|(_, answer)| word(answer) == "go").collect();
         assert_eq!(allowed.len(), 1, "{answers:?}");
     }
+    stop.cancel();
+    assert!(tasks.finish(Duration::from_secs(10)).await);
+}
+
+/// An agent was added to the files of two wardens. Only one of them has been reloaded; the other one removes what is outdated.
+#[tokio::test]
+async fn an_agent_that_only_another_warden_lists_is_not_forgotten_until_it_is_removed() {
+    let keep = in_memory();
+    let (stop, tasks) = (CancellationToken::new(), TaskSet::new());
+    let mut wardens = Vec::new();
+    for ids in [&["a", "y"][..], &["a"][..]] {
+        let (collector, mut task) = new_collector(ids, keep.clone());
+        task.prepare().await;
+        tasks.spawn("collector", task.run(stop.clone()));
+        wardens.push(collector);
+    }
+    let (reloaded, other) = (&wardens[0], &wardens[1]);
+    let reported = json!({"images": [{"service": "web", "image": "r:5000/web:1"}]});
+    reloaded.report("y", serde_json::from_value(reported).unwrap()).await.unwrap();
+    let failed: FleetEntry = serde_json::from_str(&verdict("rolled_back", 1)).unwrap();
+    reloaded.store(vec![FleetEntry { agent: "y".to_owned(), ..failed }]).await.unwrap();
+    let until = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    let scope = FreezeScope { machine: Some("y".to_owned()), image: None };
+    reloaded.decide(Decision::Freeze { reason: "audit".to_owned(), until, scope }).await.unwrap();
+    let known = || (other.decisions_for("a").failed.len(), other.decisions_for("y").freezes.len());
+    eventually("the other warden", || known() == (1, 1)).await;
+
+    let keep_for = jiff::SignedDuration::from_hours(24);
+    other.forget_outdated(keep_for, other.now()).await.unwrap();
+    assert_eq!(known(), (1, 1));
+    let asking = Asking {
+        agent: "a",
+        ring: 1,
+        service: "web",
+        repository: "r:5000/web",
+        image: "r:5000/web:1",
+        digest: "sha256:next",
+        progress: None,
+    };
+    let answer = other.ask(&asking).await;
+    assert_eq!((answer.gate.as_deref(), answer.agent.as_deref()), (Some("ring"), Some("y")));
+
+    for ids in [&["a", "y"][..], &["a"][..]] {
+        other.set_agents(ids.iter().map(|id| (*id).to_owned()), true);
+    }
+    other.forget_outdated(keep_for, other.now()).await.unwrap();
+    eventually("the removal", || known() == (0, 0)).await;
+    assert_eq!(other.ask(&asking).await.answer, Permission::Go);
     stop.cancel();
     assert!(tasks.finish(Duration::from_secs(10)).await);
 }

@@ -12,6 +12,8 @@ use lettre::transport::smtp::authentication::Credentials;
 use lettre::transport::smtp::client::{CertificateStore, Tls, TlsParameters};
 use lettre::transport::smtp::extension::ClientId;
 use lettre::{Message, Tokio1Executor};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::message::{fields, one_line, title};
 use crate::audit::delivery::{Delivery, Mailer};
@@ -21,6 +23,8 @@ use crate::config::{EntryFilter, SmtpConfig, SmtpTls, mail};
 
 /// Timeout of the connection; the delivery as a whole has its own limit.
 const TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a client is used.
+const RENEWAL: Duration = Duration::from_mins(1);
 /// Port for implicit TLS.
 const IMPLICIT_PORT: u16 = 465;
 const SUBJECT: usize = 200;
@@ -66,7 +70,9 @@ impl Receiver for Mail {
 /// A mail server with sender and recipients. Each recipient is a channel with a queue of its own: one that is refused does not
 /// keep the mail from the others (DECISIONS 5). All are named in the header.
 struct Smtp {
-    mailer: Mailer,
+    config: SmtpConfig,
+    /// The client, and when it was built.
+    mailer: Mutex<(Mailer, Instant)>,
     from: Mailbox,
     to: Mailboxes,
     envelope: Envelope,
@@ -75,21 +81,38 @@ struct Smtp {
 impl Smtp {
     /// Creates the channel of one recipient.
     fn new(config: &SmtpConfig, recipient: &str) -> Result<Self, String> {
-        let mut builder = Mailer::builder_dangerous(config.host.as_str())
-            .port(config.port)
-            .timeout(Some(TIMEOUT))
-            .hello_name(greeting(rustix::system::uname().nodename().to_str().unwrap_or_default()))
-            .tls(encryption(config)?);
-        if let Some(user) = &config.username {
-            let password = config.password.as_ref().map(Secret::expose).unwrap_or_default();
-            builder = builder.credentials(Credentials::new(user.clone(), password.to_owned()));
-        }
+        let mailer = Mutex::new((client(config)?, Instant::now()));
         let (from, to) = (mail::sender(&config.from)?, mail::receivers(&config.to)?);
         let recipient = recipient.parse().map_err(|error| format!("{recipient}: {error}"))?;
         let envelope = Envelope::new(Some(from.email.clone()), vec![recipient]);
         let envelope = envelope.map_err(|error| error.to_string())?;
-        Ok(Self { mailer: builder.build::<Tokio1Executor>(), from, to, envelope })
+        Ok(Self { config: config.clone(), mailer, from, to, envelope })
     }
+
+    /// Returns the client, built at most a minute ago: it trusts the CAs that the system trusted then.
+    fn mailer(&self) -> Mailer {
+        let mut mailer = self.mailer.lock();
+        if mailer.1.elapsed() >= RENEWAL {
+            match client(&self.config) {
+                Ok(client) => *mailer = (client, Instant::now()),
+                Err(why) => tracing::debug!("the former settings of TLS are used: {why}"),
+            }
+        }
+        mailer.0.clone()
+    }
+}
+
+fn client(config: &SmtpConfig) -> Result<Mailer, String> {
+    let mut builder = Mailer::builder_dangerous(config.host.as_str())
+        .port(config.port)
+        .timeout(Some(TIMEOUT))
+        .hello_name(greeting(rustix::system::uname().nodename().to_str().unwrap_or_default()))
+        .tls(encryption(config)?);
+    if let Some(user) = &config.username {
+        let password = config.password.as_ref().map(Secret::expose).unwrap_or_default();
+        builder = builder.credentials(Credentials::new(user.clone(), password.to_owned()));
+    }
+    Ok(builder.build::<Tokio1Executor>())
 }
 
 /// The addresses of the recipients, each once.
@@ -161,7 +184,7 @@ impl Render for Smtp {
             .raw_header(automatic)
             .multipart(MultiPart::alternative_plain_html(plain(entry), html(entry)))
             .map_err(|error| error.to_string())?;
-        Ok(Delivery::Mail(self.mailer.clone(), Box::new(self.envelope.clone()), message.formatted()))
+        Ok(Delivery::Mail(self.mailer(), Box::new(self.envelope.clone()), message.formatted()))
     }
 }
 
@@ -284,6 +307,19 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_server_is_verified_with_the_cas_of_the_last_minute() {
+        let channel = channel("e@a.example", "x@b.example").unwrap();
+        let built_at = || {
+            drop(channel.mailer());
+            channel.mailer.lock().1
+        };
+        let first = built_at();
+        assert_eq!(built_at(), first);
+        tokio::time::advance(RENEWAL).await;
+        assert!(built_at() > first);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
-use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::pki_types::{InvalidDnsNameError, ServerName};
 
 use super::fault::Fault;
 use crate::config::{StoreUrl, Verify};
@@ -63,15 +63,15 @@ impl MakeTlsConnect<Socket> for Tls {
     type Error = io::Error;
 
     fn make_tls_connect(&mut self, host: &str) -> io::Result<Connect> {
-        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        Ok(Connect { config: self.0.clone(), name })
+        // The client asks for this for every connection, also without a host name or TLS.
+        Ok(Connect { config: self.0.clone(), name: ServerName::try_from(host.to_owned()) })
     }
 }
 
 /// A pending handshake.
 pub(super) struct Connect {
     config: Arc<ClientConfig>,
-    name: ServerName<'static>,
+    name: Result<ServerName<'static>, InvalidDnsNameError>,
 }
 
 impl TlsConnect<Socket> for Connect {
@@ -81,7 +81,8 @@ impl TlsConnect<Socket> for Connect {
 
     fn connect(self, socket: Socket) -> Self::Future {
         Box::pin(async move {
-            let stream = TlsConnector::from(self.config).connect(self.name, socket).await?;
+            let name = self.name.map_err(io::Error::other)?;
+            let stream = TlsConnector::from(self.config).connect(name, socket).await?;
             Ok(Stream(Box::new(stream)))
         })
     }
@@ -121,5 +122,19 @@ impl AsyncWrite for Stream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_without_a_host_name_is_prepared() {
+        let mut tls = Tls(Arc::new(tls::client_config_without_roots()));
+        for (host, is_name) in [("", false), ("db.example", true), ("10.0.0.1", true)] {
+            let connect = tls.make_tls_connect(host).expect("it is only needed if there is TLS");
+            assert_eq!(connect.name.is_ok(), is_name, "{host}");
+        }
     }
 }

@@ -6,6 +6,7 @@ use evenkeel_common::clock::TokioClock;
 use evenkeel_warden::keep::{Duty, Query, Retention};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
+use tokio::net::{TcpStream, UnixListener};
 use tokio::time::sleep;
 
 use super::{Server, keep, keep_by};
@@ -52,6 +53,31 @@ async fn a_replica_is_refused_until_it_is_promoted_to_primary() {
     }
     assert_eq!(entries(&warden).await, [1, 2]);
     warden.finish().await;
+}
+
+/// The server has no socket of its own, so this one leads to its port.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_is_reached_through_a_unix_socket_and_by_its_address_alone() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    let port = server.port;
+    let socket = UnixListener::bind(folder.path().join(format!(".s.PGSQL.{port}"))).unwrap();
+    let tasks = evenkeel_common::supervisor::TaskSet::new();
+    let connections = tasks.clone();
+    tasks.spawn("socket", async move {
+        while let Ok((mut client, _)) = socket.accept().await {
+            connections.spawn("connection", async move {
+                let mut server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    let host = folder.path().to_str().unwrap().replace('/', "%2F");
+    let address =
+        format!("postgres:///postgres?user=evenkeel&password=secret&hostaddr=127.0.0.1&port={port}");
+    for url in [format!("postgres://evenkeel:secret@{host}:{port}/postgres?sslmode=require"), address] {
+        assert_eq!(keep(&url).usage().await.unwrap().entries, 0, "{url}");
+    }
 }
 
 /// A large entry.
