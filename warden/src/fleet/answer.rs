@@ -189,7 +189,7 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
     let mut waits = Vec::new();
     let mut not_on = Vec::new();
     for (agent, reported) in candidates {
-        let since = proven_since(record, agent, reported, asking);
+        let since = proven_since(record, agent, reported, asking, known_since);
         let wait = since.map(|since| soak.saturating_sub(now.duration_since(since)));
         if wait.is_none_or(|wait| wait > SignedDuration::ZERO) {
             not_on.push(*agent);
@@ -218,15 +218,18 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
     Some(hold(Permission::Wait, "ring", why, again.clamp(1, MAX_RETRY), first))
 }
 
+/// Returns since when a machine has proven the digest. What it has only reported, without a verdict, counts from when the asking
+/// machine has found the digest: a false report from before the release must not stand for the soak.
 fn proven_since(
     record: &DigestRecord,
     agent: &str,
     reported: &Reported,
     asking: &Asking<'_>,
+    known_since: Option<Timestamp>,
 ) -> Option<Timestamp> {
     let verdict = record.agents.get(agent).filter(|latest| latest.verdict == Verdict::Proven);
-    let told = reported.proven_since(asking.repository, asking.digest);
-    verdict.map(|latest| latest.since).or(told)
+    let told = || Some(reported.proven_since(asking.repository, asking.digest)?.max(known_since?));
+    verdict.map(|latest| latest.since).or_else(told)
 }
 
 /// Lets one machine try a new digest first, and enforces `max_at_once`.

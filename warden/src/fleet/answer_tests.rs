@@ -217,6 +217,7 @@ fn a_ring_goes_when_the_rings_below_have_proven_it() {
     };
     let first = reported(0, runs);
     let stays = Reported::new(Some(&first), first.inventory.clone(), at(3600));
+    let finds = || ("x", reported(1, behind));
     let wait = || held(Permission::Wait, "ring");
     let cases = [
         ("no lower ring", vec![("b", reported(1, old))], vec![], 1, 10, GO),
@@ -244,8 +245,8 @@ fn a_ring_goes_when_the_rings_below_have_proven_it() {
         ("blocked below", vec![("a", reported(0, blocks))], vec![], 1, 10, GO),
         ("recreated below", vec![("a", reported(0, runs))], vec![], 1, 3600 + 1799, wait()),
         ("recreated below, and silent since", vec![("a", reported(0, runs))], vec![], 1, 3600 + 1800, wait()),
-        ("recreated below, and stays", vec![("a", stays)], vec![], 1, 3600 + 1800, GO),
-        ("proven below by its own report", vec![("a", reported(0, proven))], vec![], 1, 1800, GO),
+        ("recreated below, and stays", vec![("a", stays), finds()], vec![], 1, 3600 + 1800, GO),
+        ("proven below by its own report", vec![("a", reported(0, proven)), finds()], vec![], 1, 1800, GO),
     ];
     for (name, machines, said, ring, now, expected) in cases {
         let mut world = World::new(&said);
@@ -258,6 +259,22 @@ fn a_ring_goes_when_the_rings_below_have_proven_it() {
     fresh.at = at(day);
     world.machines = vec![("a", fresh), ("x", reported(1, behind))];
     assert_eq!(world.word("x", 1, day), GO);
+}
+
+#[test]
+fn a_proof_that_a_machine_only_reports_counts_from_when_the_asking_one_has_found_the_digest() {
+    let proven = |image: &mut InventoryImage| {
+        (image.digest, image.proven_at) = (Some("d".to_owned()), Some(at(0)));
+    };
+    let finds = || Some(("x", reports(1, &[("1", false, 0), ("1", true, 5000)])));
+    let wait = || held(Permission::Wait, "ring");
+    for (asking, now, expected) in
+        [(finds(), 5000 + 1799, wait()), (finds(), 5000 + 1800, GO), (None, 50_000, wait())]
+    {
+        let mut world = World::new(&[]);
+        world.machines = [("a", reported(0, proven))].into_iter().chain(asking).collect();
+        assert_eq!(world.word("x", 1, now), expected, "at {now}");
+    }
 }
 
 /// A machine's reports: each with the tag that it follows, whether the digest is found behind it, and when.
