@@ -75,10 +75,10 @@ pub trait Engine: Send + Sync + 'static {
     async fn tags(&self, repository: &Repository) -> Result<Vec<Reference>, EngineError>;
 
     /// Ensures that a container of this name exists for image `id`. It is never started; it only keeps the image
-    /// from being pruned. Its label [`HOLD_LABEL`] is the project's name.
+    /// from being pruned. Its label [`HOLD_LABEL`] is the project's name, and its own name begins with [`HOLD_PREFIX`].
     async fn anchor(&self, name: &str, id: &ImageId, project: &str) -> Result<(), EngineError>;
 
-    /// Returns the names of all containers whose [`HOLD_LABEL`] is this project's name.
+    /// Returns the names of all these containers of a project.
     async fn anchors(&self, project: &str) -> Result<Vec<String>, EngineError>;
 
     /// Removes a container that is not running. A missing container is not an error.
@@ -145,6 +145,8 @@ pub enum ExecEnd {
 
 /// Label of the containers that keep an image during a deployment. Its value is the compose project.
 pub const HOLD_LABEL: &str = "evenkeel.hold";
+/// What the names of these containers begin with. An image can't set the name of a container, unlike its labels.
+pub const HOLD_PREFIX: &str = "evenkeel-hold-";
 
 /// Progress of a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::model::image::{ImageId, PIN_HOST, Reference, Repository};
 use crate::model::image_config::ConfigChange;
 use crate::model::{EngineError, Members, Project};
-use crate::ports::{Engine, Image};
+use crate::ports::{Engine, HOLD_PREFIX, Image};
 use crate::service::action::{DisplacedTag, Keeps, Replaced, Step};
 use crate::service::images::OldImage;
 use crate::service::input::StepResult;
@@ -251,7 +251,7 @@ fn pin_tag(project: &str, id: &ImageId) -> Reference {
 }
 
 fn anchor_name(project: &str, id: &ImageId) -> String {
-    format!("evenkeel-hold-{project}-{}", short_id(id))
+    format!("{HOLD_PREFIX}{project}-{}", short_id(id))
 }
 
 fn short_id(id: &ImageId) -> String {

@@ -24,7 +24,8 @@ pub(super) enum Comparison {
         /// Whether this was not known yet for this remote digest.
         new: bool,
     },
-    /// Nothing of the project runs, and nothing of the image was ever here: bringing up the project pulls it.
+    /// Nothing of the project runs, and nothing of the image was ever here: bringing up the project pulls it, if no gate
+    /// opens for one digest only.
     FirstStart {
         /// The digest in the registry.
         remote: Digest,

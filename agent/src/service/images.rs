@@ -87,6 +87,9 @@ pub struct ImageMemory {
     /// The tag that was in use then, with which the newest one was compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub newest_of: Option<String>,
+    /// Whether the registry has listed its tags before: a tag that is new since then is no older, whatever the fleet reports.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub tags_listed: bool,
     /// The newer tag that was announced last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub told_tag: Option<String>,
@@ -116,8 +119,8 @@ pub struct Found {
     /// The waiting update was reported.
     #[serde(default)]
     pub announced: bool,
-    /// When the registry last returned a different digest to this agent: the tag did not point to this one before that,
-    /// whatever the fleet reports.
+    /// When the registry last returned a different digest to this agent, or the time of the first query of a newer tag if the
+    /// tags had been listed before: the tag did not point to this one before that, whatever the fleet reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
     /// Since when it has not been known whether it is signed, unless it was announced before that.

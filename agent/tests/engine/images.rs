@@ -81,7 +81,7 @@ async fn tags_can_be_set_and_removed_without_removing_an_image_in_use() {
 #[tokio::test]
 async fn an_anchor_holds_an_image_and_is_not_a_container_of_the_project() {
     let stage = Stage::new().await;
-    let (id, name) = (&stage.id, format!("{}-anchor", stage.id));
+    let (id, name) = (&stage.id, format!("evenkeel-hold-{}-anchor", stage.id));
     let compose_label = format!("LABEL com.docker.compose.project={id} com.docker.compose.service=web");
     let changes = [compose_label.as_str(), "VOLUME /data", r#"ENTRYPOINT ["/nope"]"#];
     let one = ImageId(stage.image(&format!("{id}/web:1"), "one", &changes).into());

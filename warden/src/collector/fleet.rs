@@ -597,7 +597,7 @@ mod tests {
         let (collector, _task) = Collector::new(keep, agents, retention, Arc::new(SystemClock));
         let now = collector.now();
         let record = DigestRecord { digest: "d".to_owned(), ..DigestRecord::default() };
-        let holder = Holder { agent: "a", service: "web", progress: None, probation: 0 };
+        let holder = Holder { agent: "a", service: "web", progress: None, probation: 0, proof_after: 0 };
         let released = Leases::default().with(&holder, &record, now).without("a", "web", "d", now).unwrap();
         let values = (0..MAX_TRACES).map(|number| {
             (lease::name(&format!("r/{number}")), Versioned { revision: 1, value: bytes(&released) })

@@ -19,6 +19,10 @@ const RETRY: u64 = 10;
 const MAX_RETRY: u64 = 300;
 /// Seconds after which to ask again when the time with a digest is used up.
 const SPENT_RETRY: u64 = 120;
+/// The probation of a machine whose configuration sets none, in seconds: it counts if no other machine has reported one.
+const USUAL_PROBATION: u32 = 60;
+/// The longest time by which the reports of other machines delay a proof, in seconds: one of them may be false, too.
+const MAX_PROBATION_OF_OTHERS: u32 = 3600;
 /// How many agents a sentence names.
 const MAX_NAMED: usize = 8;
 /// A machine in a lower ring that has not found the digest this long after the asking one follows another tag.
@@ -75,8 +79,10 @@ pub fn answer(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Answere
     let Facts { record, leases, rules, .. } = *facts;
     let reported = facts.machines.iter().find(|(agent, _)| *agent == asking.agent);
     let probation = reported.map_or(0, |(_, own)| own.probation_of(asking.repository, asking.service));
+    let proof_after = probation.max(probation_of_others(asking, facts, now));
     let Asking { agent, service, progress, .. } = *asking;
-    let taken = || leases.with(&Holder { agent, service, progress, probation }, record, now);
+    let holder = Holder { agent, service, progress, probation, proof_after };
+    let taken = || leases.with(&holder, record, now);
     // Nothing is written if nothing has changed.
     let renewed = || Some(taken()).filter(|taken| taken != leases);
     let is_mine = leases.has(asking.agent, asking.service, record, now);
@@ -104,6 +110,16 @@ pub fn answer(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Answere
         "this machine is the first"
     };
     Answered { reply: go(why.to_owned()), leases: Some(taken()) }
+}
+
+/// Returns the longest probation that the other machines have reported for the repository, in seconds. What a machine reports of
+/// itself must not let it prove a digest at once.
+fn probation_of_others(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> u32 {
+    let others = facts.machines.iter().filter(|(agent, _)| *agent != asking.agent);
+    let recent = others.filter(|(_, reported)| is_recent(reported.at, now));
+    let images = recent.flat_map(|(_, reported)| reported.images_of(asking.repository));
+    let longest = images.filter_map(|image| image.probation).max();
+    longest.map_or(USUAL_PROBATION, |longest| longest.min(MAX_PROBATION_OF_OTHERS))
 }
 
 /// Checks for a freeze or a withheld digest. These need no lease and can safely be answered from memory.
@@ -173,7 +189,7 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
     let mut waits = Vec::new();
     let mut not_on = Vec::new();
     for (agent, reported) in candidates {
-        let since = proven_since(record, agent, reported, asking);
+        let since = proven_since(record, agent, reported, asking, known_since);
         let wait = since.map(|since| soak.saturating_sub(now.duration_since(since)));
         if wait.is_none_or(|wait| wait > SignedDuration::ZERO) {
             not_on.push(*agent);
@@ -202,15 +218,18 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
     Some(hold(Permission::Wait, "ring", why, again.clamp(1, MAX_RETRY), first))
 }
 
+/// Returns since when a machine has proven the digest. What it has only reported, without a verdict, counts from when the asking
+/// machine has found the digest: a false report from before the release must not stand for the soak.
 fn proven_since(
     record: &DigestRecord,
     agent: &str,
     reported: &Reported,
     asking: &Asking<'_>,
+    known_since: Option<Timestamp>,
 ) -> Option<Timestamp> {
     let verdict = record.agents.get(agent).filter(|latest| latest.verdict == Verdict::Proven);
-    let told = reported.proven_since(asking.repository, asking.digest);
-    verdict.map(|latest| latest.since).or(told)
+    let told = || Some(reported.proven_since(asking.repository, asking.digest)?.max(known_since?));
+    verdict.map(|latest| latest.since).or_else(told)
 }
 
 /// Lets one machine try a new digest first, and enforces `max_at_once`.

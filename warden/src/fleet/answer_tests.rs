@@ -105,6 +105,37 @@ fn one_machine_tries_while_the_others_wait() {
 }
 
 #[test]
+fn a_proof_counts_after_the_probation_of_the_others_whatever_the_machine_has_reported() {
+    let with = |probation: Option<u32>| reported(0, |image| image.probation = probation);
+    for (own, other, expected) in [
+        (Some(0), Some(600), 600),
+        (None, Some(600), 600),
+        (Some(5), Some(5), 5),
+        (Some(900), Some(5), 900),
+        (Some(7200), Some(5), 7200),
+        // No other machine has reported one.
+        (Some(0), None, 60),
+        // A false report doesn't keep the digest from ever being proven.
+        (Some(5), Some(u32::MAX), 3600),
+    ] {
+        let mut world = World::new(&[]);
+        world.machines = vec![("a", with(own)), ("b", with(other))];
+        assert_eq!(world.word("a", 0, 0), GO);
+        let counts_from = world.leases.proof("a", &world.record, at(1));
+        assert_eq!(counts_from, Some(at(expected)), "{own:?}, {other:?}");
+        assert_eq!(world.leases.tried[0].probation, own.unwrap_or(0), "its time is that of its own");
+    }
+    // One that has not reported for a day does not count.
+    let mut world = World::new(&[]);
+    let now = 86_400;
+    let mut fresh = with(Some(0));
+    fresh.at = at(now);
+    world.machines = vec![("a", fresh), ("b", with(Some(600)))];
+    assert_eq!(world.word("a", 0, now), GO);
+    assert_eq!(world.leases.proof("a", &world.record, at(now)), Some(at(now + 60)));
+}
+
+#[test]
 fn the_verdict_ends_the_lease() {
     let mut world = World::new(&[]);
     assert_eq!(world.word("a", 0, 0), GO);
@@ -186,6 +217,7 @@ fn a_ring_goes_when_the_rings_below_have_proven_it() {
     };
     let first = reported(0, runs);
     let stays = Reported::new(Some(&first), first.inventory.clone(), at(3600));
+    let finds = || ("x", reported(1, behind));
     let wait = || held(Permission::Wait, "ring");
     let cases = [
         ("no lower ring", vec![("b", reported(1, old))], vec![], 1, 10, GO),
@@ -213,8 +245,8 @@ fn a_ring_goes_when_the_rings_below_have_proven_it() {
         ("blocked below", vec![("a", reported(0, blocks))], vec![], 1, 10, GO),
         ("recreated below", vec![("a", reported(0, runs))], vec![], 1, 3600 + 1799, wait()),
         ("recreated below, and silent since", vec![("a", reported(0, runs))], vec![], 1, 3600 + 1800, wait()),
-        ("recreated below, and stays", vec![("a", stays)], vec![], 1, 3600 + 1800, GO),
-        ("proven below by its own report", vec![("a", reported(0, proven))], vec![], 1, 1800, GO),
+        ("recreated below, and stays", vec![("a", stays), finds()], vec![], 1, 3600 + 1800, GO),
+        ("proven below by its own report", vec![("a", reported(0, proven)), finds()], vec![], 1, 1800, GO),
     ];
     for (name, machines, said, ring, now, expected) in cases {
         let mut world = World::new(&said);
@@ -227,6 +259,22 @@ fn a_ring_goes_when_the_rings_below_have_proven_it() {
     fresh.at = at(day);
     world.machines = vec![("a", fresh), ("x", reported(1, behind))];
     assert_eq!(world.word("x", 1, day), GO);
+}
+
+#[test]
+fn a_proof_that_a_machine_only_reports_counts_from_when_the_asking_one_has_found_the_digest() {
+    let proven = |image: &mut InventoryImage| {
+        (image.digest, image.proven_at) = (Some("d".to_owned()), Some(at(0)));
+    };
+    let finds = || Some(("x", reports(1, &[("1", false, 0), ("1", true, 5000)])));
+    let wait = || held(Permission::Wait, "ring");
+    for (asking, now, expected) in
+        [(finds(), 5000 + 1799, wait()), (finds(), 5000 + 1800, GO), (None, 50_000, wait())]
+    {
+        let mut world = World::new(&[]);
+        world.machines = [("a", reported(0, proven))].into_iter().chain(asking).collect();
+        assert_eq!(world.word("x", 1, now), expected, "at {now}");
+    }
 }
 
 /// A machine's reports: each with the tag that it follows, whether the digest is found behind it, and when.
@@ -292,7 +340,7 @@ fn a_machine_that_has_tried_many_digests_waits_if_others_wait_for_it() {
     let mut world = World::new(&[]);
     for n in 0..8 {
         let record = DigestRecord { digest: format!("e{n}"), ..record(&[]) };
-        let holder = Holder { agent: "x", service: "web", progress: None, probation: 0 };
+        let holder = Holder { agent: "x", service: "web", progress: None, probation: 0, proof_after: 0 };
         let taken = world.leases.with(&holder, &record, at(0));
         world.leases = taken.without("x", "web", &record.digest, at(0)).unwrap();
     }
@@ -330,12 +378,12 @@ fn a_machine_does_not_wait_for_one_that_no_longer_reports() {
     // It has had the digest for its whole time, and has tried many others.
     let day = 86_400;
     for now in (day - 4000..day).step_by(50) {
-        let holder = Holder { agent: "x", service: "web", progress: None, probation: 0 };
+        let holder = Holder { agent: "x", service: "web", progress: None, probation: 0, proof_after: 0 };
         world.leases = world.leases.with(&holder, &world.record, at(now));
     }
     for n in 0..8 {
         let record = DigestRecord { digest: format!("e{n}"), ..record(&[]) };
-        let holder = Holder { agent: "x", service: "web", progress: None, probation: 0 };
+        let holder = Holder { agent: "x", service: "web", progress: None, probation: 0, proof_after: 0 };
         let taken = world.leases.with(&holder, &record, at(day - 1));
         world.leases = taken.without("x", "web", &record.digest, at(day - 1)).unwrap();
     }

@@ -85,6 +85,10 @@ pub struct Trial {
     /// The probation that the machine has reported for it. Seconds.
     #[serde(default)]
     pub probation: u32,
+    /// How long after its beginning a proof counts, if that is longer than this probation. Seconds; absent in trials from an
+    /// earlier version.
+    #[serde(default)]
+    pub proof_after: u32,
     /// Id of the entry with the agent's verdict when it began; 0 without one. A later verdict ends the trial.
     pub after: u64,
 }
@@ -105,6 +109,8 @@ pub struct Holder<'a> {
     pub progress: Option<u64>,
     /// The probation that it has reported for the image, in seconds; 0 if it has reported none.
     pub probation: u32,
+    /// How long after the beginning of its trial a proof counts at the earliest, in seconds.
+    pub proof_after: u32,
 }
 
 /// Returns the name of the value that holds the leases of a repository.
@@ -252,13 +258,13 @@ impl Leases {
         }
     }
 
-    /// Returns when a verdict of a machine that arrives now begins to count as proof: not before its probation can be over.
+    /// Returns when a verdict of a machine that arrives now begins to count as proof: not before a probation can be over.
     /// `None` if the machine was not seen trying the digest since its last verdict.
     pub fn proof(&self, agent: &str, record: &DigestRecord, now: Timestamp) -> Option<Timestamp> {
         let last = record.agents.get(agent).map_or(0, |latest| latest.entry);
         let trial = self.tried.iter().find(|trial| trial.is_of(agent, &record.digest) && trial.after == last);
         if let Some(trial) = trial {
-            let probation = SignedDuration::from_secs(trial.probation.into());
+            let probation = SignedDuration::from_secs(trial.probation.max(trial.proof_after).into());
             return Some(trial.since.min(now).checked_add(probation).unwrap_or(Timestamp::MAX).max(now));
         }
         // Earlier versions of the warden store the lease only.
@@ -349,6 +355,7 @@ impl Leases {
         if let Some(known) = self.tried.iter_mut().find(|trial| trial.is_of(agent, &record.digest)) {
             // A later report can't shorten it.
             known.probation = known.probation.max(probation);
+            known.proof_after = known.proof_after.max(holder.proof_after);
             if known.since.duration_since(now) >= TRIAL {
                 // It began while the clock was wrong. Otherwise its time would not count until then.
                 (known.since, known.held) = (now, 0);
@@ -356,7 +363,8 @@ impl Leases {
             return;
         }
         let digest = record.digest.clone();
-        self.tried.push(Trial { agent: agent.to_owned(), digest, since: now, held: 0, probation, after });
+        let (agent, proof_after) = (agent.to_owned(), holder.proof_after);
+        self.tried.push(Trial { agent, digest, since: now, held: 0, probation, proof_after, after });
         self.limit_trials(now);
     }
 

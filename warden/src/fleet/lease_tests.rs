@@ -9,7 +9,7 @@ fn record() -> DigestRecord {
 }
 
 fn holder(progress: Option<u64>, probation: u32) -> Holder<'static> {
-    Holder { agent: "a", service: "web", progress, probation }
+    Holder { agent: "a", service: "web", progress, probation, proof_after: 0 }
 }
 
 /// Renews a lease every 30 s until it ends, and returns when that is.
@@ -192,6 +192,17 @@ fn a_lease_from_an_earlier_version_is_evidence_of_a_trial() {
     assert_eq!(leases.proof("a", &record(), at(500)), Some(at(500)));
     assert_eq!(leases.proof("b", &record(), at(500)), None);
     assert_eq!(serde_json::to_string(&leases).unwrap().matches("progress").count(), 0);
+}
+
+#[test]
+fn a_trial_from_an_earlier_version_is_proven_after_its_probation() {
+    let text = r#"{"held":[],"tried":[{"agent":"a","digest":"d","since":"2026-01-02T03:04:05Z","held":0,"probation":60,
+        "after":0}]}"#;
+    let leases: Leases = serde_json::from_str(text).unwrap();
+    assert_eq!(leases.proof("a", &record(), at(1)), Some(at(60)));
+    let holder = Holder { proof_after: 90, ..holder(None, 60) };
+    let asked = leases.with(&holder, &record(), at(2));
+    assert_eq!(asked.proof("a", &record(), at(3)), Some(at(90)), "it still asks");
 }
 
 #[test]

@@ -217,7 +217,7 @@ mod tests {
 
     fn leases(repository: &str, seconds: i64) -> (String, Vec<u8>) {
         let record = DigestRecord { digest: "d".into(), ..DigestRecord::default() };
-        let holder = Holder { agent: "a", service: "web", progress: None, probation: 0 };
+        let holder = Holder { agent: "a", service: "web", progress: None, probation: 0, proof_after: 0 };
         let leases = Leases::default().with(&holder, &record, at(seconds));
         (lease::name(repository), bytes(&leases))
     }

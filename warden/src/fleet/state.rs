@@ -300,7 +300,7 @@ mod tests {
         apply(&mut store, |state| state.record(&good("b"), 2, at(20)));
         assert!(!proven(&store, 20), "another one tries");
         apply(&mut store, |state| state.record(&good("a"), 3, at(20)));
-        assert!(!proven(&store, 69) && proven(&store, 70), "its probation takes 60 s");
+        assert!(!proven(&store, 69) && proven(&store, 70), "the probation takes 60 s");
         // The next ones need no lease, so their verdict counts without one.
         apply(&mut store, |state| state.record(&good("b"), 4, at(80)));
         let bad = |agent| entry(agent, "rolled_back", "web", "d");

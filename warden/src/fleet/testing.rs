@@ -61,6 +61,6 @@ pub(crate) fn try_digest(
     let known = store.get(&super::verdict::name(repository, digest));
     let known: DigestRecord = known.and_then(|value| super::state::parse(value)).unwrap_or_default();
     let record = DigestRecord { repository: repository.to_owned(), digest: digest.to_owned(), ..known };
-    let holder = Holder { agent, service: "web", progress: None, probation };
+    let holder = Holder { agent, service: "web", progress: None, probation, proof_after: probation };
     store.insert(name, bytes(&before.with(&holder, &record, at(seconds))));
 }

@@ -13,7 +13,6 @@ use super::transport::AT_ONCE;
 use super::{DockerEngine, PING, answer, convert, events, listed};
 use crate::model::output::stable;
 use crate::model::{Container, EngineError, Members, NetworkOwner, NetworkOwnerState, State};
-use crate::ports::HOLD_LABEL;
 
 /// How many containers are inspected at most to find one that has been running for long; the oldest first.
 const MAX_WITNESSES: usize = 8;
@@ -33,18 +32,22 @@ impl DockerEngine {
 
     async fn of_project(&self, project: &str) -> Result<Vec<Container>, EngineError> {
         let mut listed = self.list("label", format!("{}={project}", convert::PROJECT_LABEL)).await?;
-        listed
-            .retain(|one| !answer::map(one, "/Labels").is_some_and(|labels| convert::are_of_image(&labels)));
+        listed.retain(|one| {
+            let labels = answer::map(one, "/Labels").unwrap_or_default();
+            let is_one_off = labels.get(convert::ONE_OFF_LABEL).is_some_and(|value| value == "True");
+            !is_one_off && !convert::are_of_image(&labels)
+        });
         self.inspect_all(listed, |_| true).await
     }
 
+    /// Compose's labels don't count here: its image can have them, also that of a one-off container.
     async fn of_name(&self, name: &str) -> Result<Vec<Container>, EngineError> {
         // Podman's names have no leading slash.
         let listed = self.list("name", format!("^/?{}$", escaped(name))).await?;
         self.inspect_all(listed, |container| container.name == *name).await
     }
 
-    /// Inspects the listed containers and sorts them by name. One-off containers and anchors are left out.
+    /// Inspects the listed containers and sorts them by name. Anchors are left out.
     async fn inspect_all(
         &self,
         listed: Vec<Value>,
@@ -52,9 +55,9 @@ impl DockerEngine {
     ) -> Result<Vec<Container>, EngineError> {
         let wanted = listed.into_iter().filter_map(|listed| {
             let labels = answer::map(&listed, "/Labels").unwrap_or_default();
-            let one_off = labels.get(convert::ONE_OFF_LABEL).is_some_and(|value| value == "True");
             let id = answer::text(&listed, "/Id").and_then(|id| checked(id).ok()).map(str::to_owned);
-            Some((id.filter(|_| !one_off && !labels.contains_key(HOLD_LABEL))?, listed))
+            let is_anchor = convert::is_anchor(answer::container_name(&listed), &labels);
+            Some((id.filter(|_| !is_anchor)?, listed))
         });
         let inspected = stream::iter(wanted)
             .map(|(id, listed)| async move { self.inspect_listed(&listed, &id).await })

@@ -18,7 +18,7 @@ use crate::model::{
     Awaited, Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, NetworkOwner, Origin,
     Platform, RestartPolicy, State,
 };
-use crate::ports::Image;
+use crate::ports::{HOLD_LABEL, HOLD_PREFIX, Image};
 
 /// Label with the name of the compose project.
 pub(super) const PROJECT_LABEL: &str = "com.docker.compose.project";
@@ -108,6 +108,11 @@ fn health(seen: &Value, timing: &HealthTiming) -> Option<HealthState> {
 /// `docker run` of such an image belongs to no project.
 pub(super) fn are_of_image(labels: &HashMap<String, String>) -> bool {
     labels.contains_key(VERSION_LABEL) && !labels.contains_key(NUMBER_LABEL)
+}
+
+/// Reports whether a container of this name only keeps an image. The label alone does not say so: an image can have it.
+pub(super) fn is_anchor(name: Option<&str>, labels: &HashMap<String, String>) -> bool {
+    labels.contains_key(HOLD_LABEL) && name.is_some_and(|name| name.starts_with(HOLD_PREFIX))
 }
 
 /// Builds a container from its list entry and its inspection; either may be null. Fields missing in the inspection are

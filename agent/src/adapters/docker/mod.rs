@@ -48,7 +48,7 @@ use crate::model::output::{Tail, says, stable};
 use crate::model::{
     Container, ContainerEvent, EngineError, IfFound, Members, Need, Platform, Running, Usage,
 };
-use crate::ports::{Engine, ExecEnd, HOLD_LABEL, Image, PullProgress};
+use crate::ports::{Engine, ExecEnd, HOLD_LABEL, HOLD_PREFIX, Image, PullProgress};
 
 const PING: Duration = Duration::from_secs(5);
 /// On old engines, a one-shot request waits for the next run of the stats collector: about a second.
@@ -132,7 +132,8 @@ impl DockerEngine {
         let seen = self.inspection(&format!("inspect container {name}"), name).await?;
         Ok(seen.map(|(seen, _)| Hold {
             image: answer::text(&seen, "/Image").map(|id| ImageId(id.into())),
-            ours: answer::map(&seen, "/Config/Labels").is_some_and(|labels| labels.contains_key(HOLD_LABEL)),
+            ours: answer::map(&seen, "/Config/Labels")
+                .is_some_and(|labels| convert::is_anchor(Some(name), &labels)),
         }))
     }
 
@@ -357,8 +358,9 @@ impl Engine for DockerEngine {
 
     async fn anchors(&self, project: &str) -> Result<Vec<String>, EngineError> {
         let listed = self.list("label", format!("{HOLD_LABEL}={project}")).await?;
+        let names = listed.iter().filter_map(answer::container_name);
         let mut names: Vec<String> =
-            listed.iter().filter_map(answer::container_name).map(str::to_owned).collect();
+            names.filter(|name| name.starts_with(HOLD_PREFIX)).map(str::to_owned).collect();
         names.sort();
         Ok(names)
     }

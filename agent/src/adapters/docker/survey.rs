@@ -10,7 +10,6 @@ use serde_json::Value;
 use super::client::Client;
 use super::{DockerEngine, answer, convert, images};
 use crate::model::{EngineError, Origin};
-use crate::ports::HOLD_LABEL;
 use crate::ports::survey::{EngineInfo, RunningContainer, Survey};
 
 /// Label with compose's working directory.
@@ -42,9 +41,12 @@ impl Survey for DockerEngine {
     }
 
     async fn running(&self) -> Result<Vec<RunningContainer>, EngineError> {
-        let mut found: Vec<RunningContainer> =
-            self.list("status", "running".to_owned()).await?.iter().map(running_container).collect();
-        found.retain(|one| !one.labels.contains_key(HOLD_LABEL));
+        let mut listed = self.list("status", "running".to_owned()).await?;
+        listed.retain(|one| {
+            let labels = answer::map(one, "/Labels").unwrap_or_default();
+            !convert::is_anchor(answer::container_name(one), &labels)
+        });
+        let mut found: Vec<RunningContainer> = listed.iter().map(running_container).collect();
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
     }

@@ -486,23 +486,56 @@ async fn a_project_without_containers_may_have_one_by_name() {
 #[tokio::test]
 async fn a_container_that_podman_calls_stopped_has_exited() {
     let server = server().await;
-    let list = r#"[{"Id":"c1","Names":["/loop-web-1"],"Labels":{"evenkeel.hold":"loop"},"State":"stopped",
+    let list = r#"[{"Id":"c1","Names":["/loop-web-1"],"Labels":{},"State":"stopped",
         "Status":"Exited (7) Less than a second ago"}]"#;
     let inspected = r#"{"Id":"c1","Name":"/loop-web-1","Image":"sha256:aa","Config":{},"State":{
         "Status":"stopped","Running":false,"ExitCode":7,"FinishedAt":"2026-11-21T18:59:48.382075036Z",
         "Health":{"Status":"","FailingStreak":0,"Log":null}}}"#;
     let engine = engine(&server);
-    answer(&server, "/containers/json", 200, &list.replace("evenkeel.hold", "x")).await;
+    answer(&server, "/containers/json", 200, list).await;
     answer(&server, "/containers/c1/json", 200, inspected).await;
     let seen = engine.containers(&Members::Project("loop".into())).await.unwrap();
     assert_eq!((seen[0].state, seen[0].exit_code), (State::Exited, 7));
     assert_eq!(seen[0].status, "Exited (7) Less than a second ago");
+}
+
+#[tokio::test]
+async fn a_container_whose_image_has_the_label_of_an_anchor_is_none() {
+    let server = server().await;
+    let list = r#"[{"Id":"c1","Names":["/loop-web-1"],"Labels":{"evenkeel.hold":"loop"}},
+        {"Id":"c2","Names":["/evenkeel-hold-loop-aa"],"Labels":{"evenkeel.hold":"loop"}}]"#;
+    let inspected = r#"{"Id":"c1","Name":"/loop-web-1","Image":"sha256:aa","State":{"Status":"exited"},
+        "Config":{"Labels":{"evenkeel.hold":"loop"}}}"#;
+    let engine = engine(&server);
+    answer(&server, "/containers/json", 200, list).await;
+    answer(&server, "/containers/c1/json", 200, inspected).await;
+    let seen = engine.containers(&Members::Project("loop".into())).await.unwrap();
+    assert_eq!(seen.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["loop-web-1"]);
 
     answer(&server, "/containers/json", 200, list).await;
-    assert_eq!(engine.anchors("loop").await.unwrap(), ["loop-web-1"]);
+    let running = crate::ports::survey::Survey::running(&engine).await.unwrap();
+    assert_eq!(running.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["loop-web-1"]);
+
+    answer(&server, "/containers/json", 200, list).await;
+    assert_eq!(engine.anchors("loop").await.unwrap(), ["evenkeel-hold-loop-aa"]);
     answer(&server, "/containers/loop-web-1/json", 200, inspected).await;
     let error = engine.remove_anchor("loop-web-1").await.unwrap_err();
     assert_eq!(error, EngineError::Refused("remove container loop-web-1: Evenkeel did not create it".into()));
+}
+
+#[tokio::test]
+async fn a_container_with_a_configured_name_is_found_whatever_labels_its_image_has() {
+    let server = server().await;
+    let list = r#"[{"Id":"c1","Names":["/web"],"Labels":{"com.docker.compose.oneoff":"True"}}]"#;
+    let inspected =
+        r#"{"Id":"c1","Name":"/web","Image":"sha256:aa","State":{"Status":"exited"},"Config":{}}"#;
+    let engine = engine(&server);
+    answer(&server, "/containers/json", 200, list).await;
+    assert_eq!(engine.containers(&Members::Project("p".into())).await.unwrap(), []);
+    answer(&server, "/containers/json", 200, list).await;
+    answer(&server, "/containers/c1/json", 200, inspected).await;
+    let seen = engine.containers(&Members::Name("web".into())).await.unwrap();
+    assert_eq!(seen.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["web"]);
 }
 
 /// As podman 4.3.1 reports them, which filters by its own names.

@@ -20,7 +20,6 @@ use super::{CHANGE, DockerEngine, answer};
 use crate::model::output::stable;
 use crate::model::snapshot::overlap;
 use crate::model::{EngineError, IfFound};
-use crate::ports::HOLD_LABEL;
 use crate::ports::snapshot::{FolderId, Mounter, Volume, Volumes};
 
 /// Label with the compose services that a container depends on, as `service:condition:restart` separated by commas.
@@ -258,8 +257,9 @@ fn mounter(listed: &Value) -> Option<Mounter> {
     let labels = answer::map(listed, "/Labels").unwrap_or_default();
     let is_of_compose = !convert::are_of_image(&labels);
     let label = |name: &str| labels.get(name).filter(|_| is_of_compose).cloned().unwrap_or_default();
-    let id = answer::text(listed, "/Id").filter(|_| !labels.contains_key(HOLD_LABEL))?;
-    let name = answer::container_name(listed).unwrap_or(id).to_owned();
+    let named = answer::container_name(listed);
+    let id = answer::text(listed, "/Id").filter(|_| !convert::is_anchor(named, &labels))?;
+    let name = named.unwrap_or(id).to_owned();
     let depends_on = label(DEPENDS_ON_LABEL);
     let services = depends_on.split(',').filter_map(|one| one.split(':').next());
     Some(Mounter {
@@ -395,6 +395,13 @@ mod tests {
             (one.name.as_str(), one.depends_on),
             ("p-web-1", vec!["db".to_owned(), "cache".to_owned()])
         );
+    }
+
+    #[test]
+    fn a_container_whose_image_has_the_label_of_an_anchor_is_a_mounter() {
+        let with =
+            |name: &str| mounter(&json!({"Id": "ab", "Names": [name], "Labels": {"evenkeel.hold": "p"}}));
+        assert!(with("/p-web-1").is_some() && with("/evenkeel-hold-p-aa").is_none());
     }
 
     #[test]

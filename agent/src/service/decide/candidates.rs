@@ -105,7 +105,9 @@ impl Service {
                 approved: is(|found| found.approved),
                 triggered: is(|found| found.triggered),
                 announced: is(|found| found.announced),
-                not_before: other_since.map(|since| last_answer.map_or(since, |at| at.max(since))),
+                not_before: other_since
+                    .map(|since| last_answer.map_or(since, |at| at.max(since)))
+                    .or_else(|| self.has_listed_without(view).then_some(now)),
                 unread_since: None,
             });
         }

@@ -25,6 +25,8 @@ struct Compared {
     stale: bool,
     /// All match the registry, as far as that can be determined.
     matching: bool,
+    /// At least one was never here, and may be pulled by its digest when the project is started.
+    pulls_first: bool,
 }
 
 /// What is on this machine of an image that can't be compared.
@@ -155,7 +157,7 @@ impl Service {
         if is_manual && self.checks.passes_gates() {
             self.note_trigger(&observation, now);
         }
-        let Compared { stale, matching } = self.compare_images(&observation, now);
+        let Compared { stale, matching, pulls_first } = self.compare_images(&observation, now);
         let files = self.follow_files(&observation.files, observation.files_applied_elsewhere.as_ref());
         self.compare_with_shutdown(&observation.containers, now);
         let outside = self.outside_project(&observation.containers);
@@ -163,6 +165,8 @@ impl Service {
         let start_only = outside.is_some() || !observation.unlisted_files.is_empty();
         let start = self.start_wanted(&observation, matching && (start_only || !stale), now);
         let start = start.filter(|cause| !start_only || *cause != Cause::ForceUp { down: true });
+        let is_update = |cause: &Cause| pulls_first && !start_only && *cause == Cause::Start;
+        let start = start.map(|cause| if is_update(&cause) { Cause::Update } else { cause });
         self.known.containers = Some(observation.containers.clone());
         self.known.swarm.clone_from(&observation.swarm);
         self.known.observation = Some(Arc::new(observation));
@@ -294,7 +298,7 @@ impl Service {
     /// Compares each image with the registry; may clear `blocked` and `not_found`.
     fn compare_images(&mut self, observation: &Observation, now: Timestamp) -> Compared {
         self.block_returned(observation, now);
-        let mut all = Compared { stale: false, matching: true };
+        let mut all = Compared { stale: false, matching: true, pulls_first: false };
         for decision in self.decide_images(observation, &Cause::Update, now) {
             let ImageDecision { view, comparison, is_held, is_postponed, .. } = decision;
             let image = view.configured.clone();
@@ -339,6 +343,9 @@ impl Service {
                     // A held or postponed update does not count as available yet: the previous image may be started.
                     if is_held || is_postponed {
                         all.matching &= self.ran_before(view, &observation.containers);
+                    } else if self.is_first_start(view, observation) {
+                        all.pulls_first = true;
+                        self.durable.images.of(&image).not_found = None;
                     } else {
                         all.stale = true;
                     }

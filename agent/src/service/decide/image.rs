@@ -93,10 +93,11 @@ impl Service {
             let comparison = self.compared(view, observation);
             let candidate = self.candidate(view, &comparison, observation);
             let gate = candidate.as_ref().and_then(|candidate| rules.first_hold(candidate));
-            // A newer tag is not written to the env file without proof, and there is none unless something runs.
+            // A newer tag is not written to the env file without proof, and there is none unless something runs, or is started.
             let lacks_proof = *cause == Cause::Update
                 && view.newer.is_some()
                 && is_down(view, observation)
+                && !self.is_first_start(view, observation)
                 && matches!(comparison, Comparison::Stale { .. });
             let is_held = gate.is_some() || lacks_proof;
             ImageDecision { view, comparison, candidate, is_held, is_postponed: false, gate }
@@ -180,6 +181,12 @@ impl Service {
                 if observation.unsigned.contains_key(&view.configured) =>
             {
                 Comparison::Unsigned
+            }
+            // Compose would pull what the tag names by then, whatever the gates have opened for.
+            Comparison::NotFound { remote, .. }
+                if self.opens_for_digests() && self.is_first_start(view, observation) =>
+            {
+                Comparison::Stale { remote }
             }
             Comparison::NotFound { remote, .. } if self.is_first_start(view, observation) => {
                 Comparison::FirstStart { remote }

@@ -158,6 +158,13 @@ impl Service {
             }
         }
         for (image, newer) in found.newer {
+            if self.config.is_of_variable(&image) {
+                let was_listed = self.durable.images.get(&image).tags_listed;
+                self.maintenance.is_relisted |= was_listed;
+                if !was_listed {
+                    self.durable.images.of(&image).tags_listed = true;
+                }
+            }
             let newest = newer.first().cloned();
             let configured = self.config.images.iter().find(|one| one.configured == image);
             let of = newest.as_ref().and(configured).map(|one| self.tag_in_use(one));

@@ -49,6 +49,13 @@ impl Service {
         before.iter().filter(|_| !self.maintenance.has_tags).cloned().collect()
     }
 
+    /// Whether this agent has seen the tags without the newer one that it queries now for the first time, as far as is known.
+    pub(in crate::service) fn has_listed_without(&self, view: &ImageView) -> bool {
+        let was_listed = || self.durable.images.get(&view.configured).tags_listed;
+        *view.target() != view.reference
+            && (self.maintenance.is_relisted || (!self.maintenance.has_tags && was_listed()))
+    }
+
     /// Whether a tag is newer than another one by the pattern of the tag variable.
     pub(in crate::service) fn is_newer_tag(&self, tag: &str, than: &str) -> bool {
         self.config.tag_variable().is_some_and(|variable| variable.pattern.newest(than, [tag]).is_some())

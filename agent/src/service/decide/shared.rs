@@ -24,6 +24,22 @@ impl Service {
         self.siblings().any(|other| other.auto_update && other.update.is_some() && self.shares_image(other))
     }
 
+    /// Whether gates of this service, or of another one with an image of it, open for one digest only: what is pulled then
+    /// must be exactly that digest.
+    pub(in crate::service) fn opens_for_digests(&self) -> bool {
+        let opens = |service: &ServiceConfig| {
+            let update = service.update.as_ref().filter(|_| service.auto_update);
+            update.is_some_and(|update| {
+                update.approve
+                    || update.min_age.is_some()
+                    || !update.gate.is_empty()
+                    || !update.signed_by.is_empty()
+            })
+        };
+        self.config.auto_update
+            && (opens(&self.config) || self.siblings().any(|other| opens(other) && self.shares_image(other)))
+    }
+
     fn shares_image(&self, other: &ServiceConfig) -> bool {
         let has = |image: &ConfiguredImage| {
             other.images.iter().any(|theirs| theirs.reference.repository == image.reference.repository)

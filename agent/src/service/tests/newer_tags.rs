@@ -1,10 +1,11 @@
 //! Scenarios of several newer tags: since when each is known, and which is next after a failure.
 
-use evenkeel_common::wire::FailedUpdate;
+use evenkeel_common::wire::{FailedUpdate, FleetDecisions, SeenDigest};
 
 use super::*;
 use crate::config::UpdateConfig;
 use crate::model::env_file::find_tag;
+use crate::service::fleet::{FleetView, Link};
 use crate::service::images::Found;
 use crate::service::observation::TagInForce;
 use crate::service::tests::tag_variable::{TEXT, tagged, with_variable};
@@ -153,6 +154,41 @@ fn first_seen_is_tracked_for_each_tag() {
         (scenario.seconds(0), scenario.seconds(400))
     );
     assert_eq!(scenario.record().waiting.unwrap().gate, "approval");
+}
+
+#[test]
+fn a_newer_tag_is_no_older_than_this_agents_last_look_at_the_tags_without_it() {
+    let scenario = || {
+        let min_age = Some(Duration::from_hours(1));
+        let mut scenario = Scenario::of(with_variable(UpdateConfig { min_age, ..UpdateConfig::default() }));
+        let (image, digest) = (tagged("2").to_string(), digest('2').to_string());
+        let seen = vec![SeenDigest { image, digest, seconds_ago: 1_000_000 }];
+        let view = FleetView {
+            link: Link::Present,
+            warden: "https://warden.example".to_owned(),
+            patience: Duration::from_hours(24),
+            ..FleetView::default()
+        };
+        let decisions = FleetDecisions { seen, ..FleetDecisions::default() };
+        scenario.service.fleet = Arc::new(view.with_decisions(decisions, None, scenario.start));
+        scenario
+    };
+    let lifts_at = |scenario: &Scenario| scenario.record().waiting.and_then(|waiting| waiting.lifts_at);
+    let mut known = scenario();
+    known.at(0).check(newer("1", '1')).lists(&[]);
+    // The agent may also be restarted before the tag appears.
+    let kept = serde_json::to_string(known.service.durable()).unwrap();
+    let mut again = scenario();
+    again.service.durable = serde_json::from_str(&kept).unwrap();
+    again.at(90).check(newer("1", '1'));
+    for scenario in [&mut known, &mut again] {
+        scenario.at(100).lists(&["2"]).check(newer("2", '2'));
+        assert_eq!(lifts_at(scenario), scenario.seconds(3700));
+    }
+    // An agent that has never listed the tags before relies on the fleet.
+    let mut new = scenario();
+    new.at(0).check(newer("1", '1')).at(100).lists(&["2"]).check(newer("2", '2'));
+    assert_eq!((lifts_at(&new), new.first_seen("2")), (None, new.seconds(-1_000_000)));
 }
 
 #[test]

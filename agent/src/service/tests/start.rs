@@ -43,11 +43,70 @@ fn a_gate_holds_the_first_start_too() {
     assert!(scenario.record().waiting.is_some(), "it says what it waits for");
     scenario.service.handle_request(ServiceRequest::Approve(None), scenario.now);
     scenario.check(observed('1', &[], &[]));
+    starts_with_digest(&mut scenario);
+}
+
+/// Exactly digest 1 is pulled before the whole project is brought up. Compose may still pull the images of others.
+fn starts_with_digest(scenario: &mut Scenario) {
     let step = scenario.act();
-    assert!(
-        matches!(step, Some(Action::Step(Step::Start(BringUp { pull: PullPolicy::Missing, .. })))),
-        "{step:?}"
-    );
+    assert!(matches!(step, Some(Action::Step(Step::PinImages { .. }))), "{step:?}");
+    scenario.input(Input::Stepped(StepResult::ImagesPinned { missing: Vec::new() }));
+    let Some(Action::Step(Step::Pull { images, .. })) = scenario.act() else { panic!("no pull") };
+    let digests: Vec<_> = images.into_iter().map(|(_, source)| source.digest).collect();
+    assert_eq!(digests, [Some(digest('1'))]);
+    scenario.input(Input::Stepped(StepResult::Pulled {
+        ids: vec![(IMAGE.into(), ImageId("sha256:one".into()))],
+        labels: BTreeMap::new(),
+    }));
+    let Some(Action::Step(Step::Start(up))) = scenario.act() else { panic!("not started") };
+    assert_eq!((up.pull, up.up_mode), (PullPolicy::Missing, UpMode::Changed));
+    let tags: Vec<_> = up.tags.into_iter().map(|(tag, image)| (tag, image.id)).collect();
+    assert_eq!(tags, [(Reference::parse(IMAGE).unwrap(), ImageId("sha256:one".into()))]);
+}
+
+#[test]
+fn a_first_start_pulls_the_digest_that_was_verified_and_not_what_its_tag_names_by_then() {
+    let signed =
+        || crate::config::UpdateConfig { signed_by: vec!["/etc/key.pub".into()], ..Default::default() };
+    let gated = |name: &str| ServiceConfig {
+        name: name.into(),
+        auto_start: true,
+        update: Some(Arc::new(signed())),
+        ..config()
+    };
+    let mut own = Scenario::of(gated("web"));
+    own.check(observed('1', &[], &[]));
+    starts_with_digest(&mut own);
+    assert_eq!(own.record().not_found, None);
+
+    // Another service of the project requires the signature.
+    let mut other = Scenario::of(ServiceConfig { auto_start: true, ..config() });
+    other.service.project.services = [Arc::new(gated("other"))].into();
+    other.check(observed('1', &[], &[]));
+    starts_with_digest(&mut other);
+}
+
+#[test]
+fn a_first_start_with_gates_waits_until_all_images_may_be_started() {
+    let update = crate::config::UpdateConfig { signed_by: vec!["/etc/key.pub".into()], ..Default::default() };
+    let reference = Reference::parse(API).unwrap();
+    let mut images = config().images;
+    images.push(ConfiguredImage { configured: API.into(), reference: reference.clone() });
+    let config = ServiceConfig { auto_start: true, images, update: Some(Arc::new(update)), ..config() };
+    let mut scenario = Scenario::of(config);
+    let mut seen = observed('1', &[], &[]);
+    let mut api = ImageView::new(API.into(), reference);
+    api.remote = Some(digest('5'));
+    seen.images.push(api);
+    seen.unsigned.insert(API.into(), crate::service::gates::candidate::Unsigned::Missing);
+    scenario.check(seen.clone());
+    assert_eq!(scenario.act(), None);
+    seen.unsigned.clear();
+    scenario.check(seen);
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));
+    scenario.input(Input::Stepped(StepResult::ImagesPinned { missing: Vec::new() }));
+    let Some(Action::Step(Step::Pull { images, .. })) = scenario.act() else { panic!("no pull") };
+    assert_eq!(images.len(), 2);
 }
 
 #[test]

@@ -184,6 +184,8 @@ pub(in crate::service) struct Maintenance {
     pub(in crate::service) newer: BTreeMap<String, Vec<String>>,
     /// The registry has answered since the start.
     pub(in crate::service) has_tags: bool,
+    /// It had listed tags before its last answer, also before the start.
+    pub(in crate::service) is_relisted: bool,
     /// Why tags could not be listed or compared, by image as configured.
     pub(in crate::service) tag_errors: BTreeMap<String, String>,
 }

@@ -320,6 +320,10 @@ impl Service {
         };
         let is_allowed = |decision: &ImageDecision<'_>| match decision.comparison {
             Comparison::UpToDate | Comparison::Pinned | Comparison::Pulled { .. } => true,
+            // Compose would pull it by its tag.
+            Comparison::Stale { .. } if !cause.is_about_images() && decision.view.current().is_empty() => {
+                false
+            }
             Comparison::Stale { .. } => decision.is_free_update(),
             Comparison::FirstStart { .. } if *cause == Cause::Start => !decision.is_held,
             Comparison::NotFound { .. } | Comparison::FirstStart { .. } => *cause == Cause::Redeploy,
