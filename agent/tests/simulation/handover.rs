@@ -203,6 +203,16 @@ fn old_containers_that_were_drained_for_good_are_made_anew_after_a_bad_image() {
     }
 }
 
+/// It serves alone from 15 s, would have done so until 23 s, and ends at about 18 s.
+#[test]
+fn the_old_containers_are_started_as_soon_as_a_new_one_that_serves_alone_has_ended_with_code_0() {
+    let transcript = interfered(Behaviour::Quits, &[], &Simulation::default());
+    assert!(transcript.contains(": rolled_back"), "{transcript}");
+    let line = transcript.lines().find(|line| line.contains("starts p-web-1")).expect("it comes back");
+    let at = line.split_whitespace().next().and_then(|at| at.parse::<f64>().ok());
+    assert!(at.is_some_and(|at| at < 21.0), "{transcript}");
+}
+
 /// Such as when a database goes away while the new container serves alone, and comes back.
 #[test]
 fn only_the_old_containers_are_left_if_neither_side_is_well() {
