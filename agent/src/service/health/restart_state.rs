@@ -39,7 +39,7 @@ pub struct RestartState {
     /// The same by the clock as it was set then, for comparison with times of the engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restarted: Option<Timestamp>,
-    /// The healer gave up on the container.
+    /// The healer gave up on the container, which has not stayed healthy for long enough since (see [`proven_at`]).
     pub exhausted: bool,
     /// The current problem.
     #[serde(alias = "illness")]
@@ -48,7 +48,8 @@ pub struct RestartState {
     pub watched_since: Option<Timestamp>,
     /// Whether the last restart is counted in `failures`.
     pub counted: bool,
-    /// When it was first healthy after its last restart; cleared once it has stayed healthy long enough (see [`proven_at`]).
+    /// When it was first healthy after its last restart, or after the healer gave up; cleared once it has stayed healthy long
+    /// enough (see [`proven_at`]).
     pub well_since: Option<Timestamp>,
 }
 
@@ -61,6 +62,11 @@ impl RestartState {
     /// The time of the last restart, and nothing else.
     fn only_time(&self) -> Self {
         Self { last_restart: self.last_restart, restarted: self.restarted, ..Self::default() }
+    }
+
+    /// Whether the healer gave up on the container, which is not healthy.
+    pub(in crate::service) fn is_given_up(&self) -> bool {
+        self.exhausted && self.problem.is_some()
     }
 
     /// Whether the healer is working on the container.
@@ -323,7 +329,7 @@ impl Look<'_> {
         // Network and engine problems are not caused by the container.
         let is_own = matches!(kind, ProblemKind::Down | ProblemKind::Unhealthy);
         let is_relapse = restart.well_since.is_some_and(|since| now < self.proven_at(since));
-        if is_own && is_relapse && !restart.counted {
+        if is_own && is_relapse && !restart.counted && !restart.exhausted {
             findings.events.push(record_failed_restart(restart, self.config, container, true));
         }
     }
@@ -340,12 +346,8 @@ impl Look<'_> {
             restart.problem = None;
         } else if is_certain {
             findings.events.push(Event::Healthy { container: container.name.clone() });
-            *restart = if restart.exhausted {
-                restart.only_time()
-            } else {
-                let well_since = restart.last_restart.map(|_| now);
-                RestartState { problem: None, well_since, ..restart.clone() }
-            };
+            restart.problem = None;
+            restart.well_since = Some(now).filter(|_| restart.exhausted || restart.last_restart.is_some());
         } else {
             not_later(&mut findings.inspect_at, since + config.health_grace);
         }

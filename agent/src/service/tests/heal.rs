@@ -525,12 +525,37 @@ fn a_restart_that_helped_late_counts_as_a_failure_and_does_not_reset_the_count()
     sick.started_at = scenario.seconds(121);
     scenario.at(130).look(&[&sick]);
     assert_eq!(scenario.kinds(), [Kind::RESTARTING, Kind::RESTART_FAILED, Kind::EXHAUSTED]);
-    // Healthy without a restart by the agent: it is healed again from now on.
-    scenario
-        .at(140)
-        .look(&[&Container { started_at: sick.started_at, ..with_health("a", HealthState::Healthy) }]);
+    // Healthy without a restart by the agent: it is healed again once that has lasted.
+    let well = Container { started_at: sick.started_at, ..with_health("a", HealthState::Healthy) };
+    scenario.at(140).look(&[&well]);
     assert_eq!((scenario.kinds(), scenario.status()), (vec![Kind::HEALTHY], StatusValue::Ok));
-    assert_eq!(scenario.at(190).look(&[&sick]).restarts(), ["a"]);
+    let proven = scenario.service.wake_at(scenario.now).unwrap();
+    assert_eq!(proven, scenario.now + Duration::from_mins(1) + well.health_timing.unwrap().budget());
+    scenario.now = proven;
+    assert_eq!(scenario.look(&[&well]).look(&[&sick]).restarts(), ["a"]);
+}
+
+#[test]
+fn a_health_check_that_flaps_does_not_end_the_limit_of_restarts() {
+    let mut scenario = Scenario::of(config());
+    let mut sick = with_health("a", HealthState::Unhealthy);
+    for second in [0, 70, 140] {
+        assert_eq!(scenario.at(second).look(&[&sick]).restarts(), ["a"]);
+        sick.started_at = scenario.seconds(second + 1);
+        scenario.at(second + 10).look(&[&sick]);
+    }
+    assert_eq!(scenario.status(), StatusValue::Exhausted);
+    assert_eq!(scenario.kinds().iter().filter(|kind| **kind == Kind::EXHAUSTED).count(), 1);
+    let well = Container { started_at: sick.started_at, ..with_health("a", HealthState::Healthy) };
+    for second in (200..2000).step_by(40) {
+        scenario.at(second).look(&[&well]);
+        assert_eq!((scenario.restarts(), scenario.status()), (Vec::new(), StatusValue::Ok), "{second}");
+        scenario.at(second + 20).look(&[&sick]);
+        let status = scenario.status();
+        assert_eq!((scenario.restarts(), status), (Vec::new(), StatusValue::Exhausted), "{second}");
+    }
+    let kinds = scenario.kinds();
+    assert!(!kinds.contains(&Kind::EXHAUSTED) && !kinds.contains(&Kind::RESTART_FAILED), "{kinds:?}");
 }
 
 #[test]
