@@ -310,7 +310,26 @@ fn a_healthy_container_does_not_hide_an_unhealthy_one() {
     assert_eq!(scenario.kinds(), [Kind::HEALTHY]);
     assert_eq!(scenario.status(), StatusValue::Ok);
     scenario.at(8).look(&[&well, &sick]);
-    assert_eq!(scenario.kinds(), [Kind::UNHEALTHY], "there was no restart that could have failed");
+    assert_eq!((scenario.kinds(), scenario.status()), (Vec::new(), StatusValue::Unhealthy));
+    scenario.at(65).look(&[&well, &sick]);
+    assert_eq!(scenario.kinds(), [Kind::UNHEALTHY], "it lasts; there was no restart that could have failed");
+}
+
+#[test]
+fn a_health_check_that_flaps_is_told_once_per_cooldown() {
+    let cooldown = Duration::from_mins(5);
+    let mut scenario = Scenario::of(ServiceConfig { auto_heal: false, heal_cooldown: cooldown, ..config() });
+    for second in (0..600).step_by(6) {
+        scenario.at(second).look(&[&with_health("a", HealthState::Unhealthy)]);
+        assert_eq!(scenario.status(), StatusValue::Unhealthy);
+        scenario.at(second + 3).look(&[&with_health("a", HealthState::Healthy)]);
+        assert_eq!(scenario.status(), StatusValue::Ok);
+    }
+    assert_eq!(scenario.kinds(), [Kind::UNHEALTHY, Kind::HEALTHY, Kind::UNHEALTHY, Kind::HEALTHY]);
+    // A crash is told at once.
+    scenario.at(600).look(&[&exited("a", 1)]);
+    scenario.at(602).look(&[&exited("a", 1)]);
+    assert_eq!(scenario.kinds(), [Kind::DIED]);
 }
 
 #[test]
@@ -518,7 +537,7 @@ fn a_restart_that_helped_late_counts_as_a_failure_and_does_not_reset_the_count()
         scenario.at(second + 10).look(&[&sick]);
         let well = Container { started_at: sick.started_at, ..with_health("a", HealthState::Healthy) };
         scenario.at(second + 20).look(&[&well]).at(second + 40).look(&[&sick]);
-        let kinds = [Kind::RESTARTING, Kind::RESTART_FAILED, Kind::HEALTHY, Kind::UNHEALTHY];
+        let kinds = [Kind::RESTARTING, Kind::RESTART_FAILED, Kind::HEALTHY];
         assert_eq!(scenario.kinds()[usize::from(second == 0)..], kinds);
     }
     assert_eq!(scenario.at(120).restarts(), ["a"]);

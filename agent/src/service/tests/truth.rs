@@ -267,7 +267,8 @@ fn exhausted_restart_state() -> crate::service::health::restart_state::RestartSt
     use crate::service::health::assess::Trouble;
     use crate::service::health::restart_state::{Problem, RestartState};
     let since = "2026-01-01T00:00:00Z".parse().unwrap();
-    let problem = Problem { what: Trouble::Words("it is down".into()), ended: true, since, said: true };
+    let what = Trouble::Words("it is down".into());
+    let problem = Problem { what, ended: true, since, said: true, muted: false };
     RestartState { failures: 3, exhausted: true, problem: Some(problem), ..Default::default() }
 }
 
