@@ -51,7 +51,8 @@ pub struct RestartState {
     /// When it was first healthy after its last restart, or after the healer gave up; cleared once it has stayed healthy long
     /// enough (see [`proven_at`]).
     pub well_since: Option<Timestamp>,
-    /// When it was last reported as healthy. A health check that fails again within a cooldown is not reported once more.
+    /// When it was last reported as healthy after its health check had failed. One that fails again within a cooldown is not
+    /// reported once more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub told_at: Option<Timestamp>,
 }
@@ -367,11 +368,10 @@ impl Look<'_> {
         if !was_reported {
             restart.problem = None;
         } else if is_certain {
-            if restart.problem.as_ref().is_some_and(|problem| !problem.muted) {
+            if let Some(problem) = restart.problem.take().filter(|problem| !problem.muted) {
                 findings.events.push(Event::Healthy { container: container.name.clone() });
-                restart.told_at = Some(now);
+                restart.told_at = Some(now).filter(|_| !problem.ended);
             }
-            restart.problem = None;
             restart.well_since = Some(now).filter(|_| restart.exhausted || restart.last_restart.is_some());
         } else {
             not_later(&mut findings.inspect_at, since + config.health_grace);
