@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use http::{HeaderValue, header};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Url};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 
 use super::docker::DockerEngine;
 use crate::model::output::{clean, clip_end, stable};
@@ -98,9 +98,11 @@ async fn get(ask: &HttpAsk, host: &str, timeout: Duration) -> Answer {
         .no_proxy()
         .timeout(timeout);
     // With TLS the name is also the one that the certificate is for, so that it stands in the URL.
-    let (in_url, client) = match (&ask.host, host.parse::<IpAddr>()) {
-        (Some(name), Ok(address)) if ask.tls.is_some() => {
-            (name.as_str(), client.resolve(name, SocketAddr::new(address, ask.port)))
+    let (in_url, client) = match &ask.host {
+        Some(name) if ask.tls.is_some() && name.parse::<IpAddr>().is_err() => {
+            let addresses = lookup_host((host, ask.port)).await.map_err(|error| describe_io_error(&error))?;
+            let addresses: Vec<SocketAddr> = addresses.collect();
+            (name.as_str(), client.resolve_to_addrs(name, &addresses))
         }
         _ => (host, client),
     };
@@ -330,6 +332,10 @@ mod tests {
             );
             let named = get(&ask(TlsCheck::Unverified, Some("app.example.org")), "127.0.0.1", LIMIT).await;
             assert_eq!(named, Ok("status 302 Found, redirect to app.example.org".to_owned()));
+            // The name of the machine that is asked is another matter.
+            let elsewhere =
+                get(&ask(TlsCheck::Unverified, Some("app.example.org")), "localhost", LIMIT).await;
+            assert_eq!(elsewhere, Ok("status 302 Found, redirect to app.example.org".to_owned()));
             let bare = get(&ask(TlsCheck::Unverified, None), "127.0.0.1", LIMIT).await;
             assert_eq!(bare, Ok("status 302 Found, redirect to no name".to_owned()));
         };

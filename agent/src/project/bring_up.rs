@@ -16,6 +16,7 @@ use crate::service::images::OldImage;
 use crate::service::input::StepResult;
 use crate::service::scope::Scope;
 
+use super::awaited::Awaited;
 use super::definition::{CompareError, Comparison, missing_env_file, moved};
 use super::fetch::{Fetch, point_at_running, point_tags, read_again, real_name, restore_displaced};
 use super::present;
@@ -37,6 +38,8 @@ struct Call {
     renewed: Vec<String>,
     /// Compose services whose containers are recreated last, each by itself.
     followers: Vec<String>,
+    /// What the next run depends on.
+    awaited: Awaited,
     /// What a person has to know about the result.
     note: Option<String>,
 }
@@ -87,7 +90,13 @@ async fn look_and_run(fetch: &Fetch<'_>, start: BringUp) -> Result<StepResult, E
     }
     let name = call.project.name;
     let seen = match restore_displaced(engine, &displaced).await {
-        Ok(()) => after_up(engine, up, &call.up_mode, name).await,
+        Ok(()) => {
+            let up = match up {
+                Ok(output) => call.awaited.wait(engine, &name).await.map(|()| output),
+                Err(error) => Err(error),
+            };
+            after_up(engine, up, &call.up_mode, name).await
+        }
         Err(error) => StepResult::EngineAway(error.to_string()),
     };
     // Compose has run, so its effect must be observed before the next decision.
@@ -194,7 +203,16 @@ async fn prepare(
         model.as_deref().map_or(Duration::ZERO, |model| wait_grace(model, containers, &up_mode));
     project.compatibility = present::compatibility(&project.name, containers);
     let passed_on = passed_on(&up_mode, model.as_deref());
-    Ok(Call { project, up_mode, passed_on, renewed, followers, note })
+    let awaited = model.as_deref().map(|model| awaited(start, model, containers, &up_mode));
+    Ok(Call { project, up_mode, passed_on, renewed, followers, awaited: awaited.unwrap_or_default(), note })
+}
+
+/// What the run after this one depends on, and how long that may take.
+fn awaited(start: &BringUp, model: &Model, containers: &[Container], up_mode: &UpMode) -> Awaited {
+    let named = up_mode.services();
+    let both = named.iter().chain(&start.next).cloned().collect();
+    let limit = start.project.health_grace + wait_grace(model, containers, &UpMode::Services(both));
+    Awaited::of(model, named, &start.next, limit)
 }
 
 /// Uses the files as long as they define the recorded services as recorded, and else the record.
@@ -711,6 +729,7 @@ mod tests {
             passed_on: Vec::new(),
             renewed: vec!["web".to_owned()],
             followers: vec!["side".to_owned()],
+            awaited: Awaited::default(),
             note: None,
         };
         let compose = Waits::default();

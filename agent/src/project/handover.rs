@@ -34,11 +34,13 @@ pub(super) async fn perform(
             project
         }
         HandoverStep::Settle { remove, project } => {
-            stop_all(engine, &remove).await?;
-            for container in &remove {
+            let stopped = stop_each(engine, &remove).await;
+            // One that can't be stopped does not keep the others.
+            for (container, _) in remove.iter().zip(&stopped).filter(|(_, stopped)| stopped.is_ok()) {
                 // Data in anonymous volumes is a person's to remove.
                 engine.remove(container, false).await.found()?;
             }
+            stopped.into_iter().collect::<Result<(), EngineError>>()?;
             project
         }
         HandoverStep::Revive { start, undo, project } => {
@@ -73,8 +75,11 @@ fn serves(container: &Container) -> bool {
 
 /// Stops containers, all at the same time.
 async fn stop_all(engine: &dyn Engine, containers: &[String]) -> Result<(), EngineError> {
-    let stopped = containers.iter().cloned().map(|container| stop(engine, container));
-    join_all(stopped).await.into_iter().collect()
+    stop_each(engine, containers).await.into_iter().collect()
+}
+
+async fn stop_each(engine: &dyn Engine, containers: &[String]) -> Vec<Result<(), EngineError>> {
+    join_all(containers.iter().cloned().map(|container| stop(engine, container))).await
 }
 
 async fn stop(engine: &dyn Engine, container: String) -> Result<(), EngineError> {

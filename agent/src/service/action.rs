@@ -220,6 +220,8 @@ pub struct BringUp {
     pub up_mode: UpMode,
     /// Limits compose to the services of this scope, in place of `up_mode`; `None`: `up_mode` applies.
     pub scope: Option<Scope>,
+    /// Compose services that the next run brings up beside their old containers: this one waits for what they depend on.
+    pub next: Vec<String>,
     /// Which images compose may pull.
     pub pull: PullPolicy,
     /// The definition that was recorded before the deployment began. It is used where the files say something else by now.

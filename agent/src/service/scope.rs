@@ -31,7 +31,7 @@ pub enum Part {
     All,
     /// All but those that hand over.
     StopFirst(BTreeSet<String>),
-    /// Those that hand over: they get as many new containers beside the old ones, by their number.
+    /// Those that hand over, each with the number of its containers, those beside the old ones included.
     Beside(BTreeMap<String, usize>),
 }
 
@@ -63,7 +63,7 @@ impl Scope {
         let replicas = match &self.part {
             Part::Beside(counts) => {
                 names.retain(|name| counts.contains_key(name));
-                counts.iter().map(|(name, count)| (name.clone(), 2 * count)).collect()
+                counts.clone()
             }
             part => {
                 if let Part::StopFirst(others) = part {

@@ -115,6 +115,27 @@ async fn an_agent_killed_at_any_call_of_a_handover_keeps_the_service_up() {
     println!("{runs} runs");
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_old_container_that_can_not_be_stopped_is_left_and_is_no_reason_for_another_update() {
+    let (fake, config) = handover(Behaviour::Good, false).await;
+    let old = fake.containers_of("web");
+    fake.refuse_stop(&old[0].0);
+    for (version, updates) in [("v2", 1), ("v3", 2)] {
+        fake.push(&reference(WEB), version, Behaviour::Good);
+        // Each of its steps is tried five times, and many checks follow.
+        assert!(run_agent(&fake, &config, Duration::from_mins(10), Script::Poll).await);
+        let transcript = fake.transcript().join("\n");
+        assert_eq!(fake.violations(), Vec::<String>::new(), "{transcript}");
+        assert_eq!(fake.running("web"), [id_of(&old_name("web")), id_of(version)], "{transcript}");
+        let told = recorded(&fake, &Kind::UPDATED);
+        assert_eq!(told.len(), updates, "{transcript}");
+        let reason = told[0].reason.as_deref().unwrap_or_default();
+        assert!(reason.contains("left on the old image: p-web-1;"), "{reason}");
+        let left = fake.durable(&state_key("shop")).await.left_behind;
+        assert_eq!(left.into_iter().collect::<Vec<String>>(), [old[0].0.clone()]);
+    }
+}
+
 /// What a person or the engine does at this time of a handover, in seconds, and what the transcript must then contain if it is
 /// done to the old container, and to the new one.
 type Interference = (&'static [(u64, Act)], &'static [&'static str], &'static [&'static str]);
@@ -201,6 +222,16 @@ fn old_containers_that_were_drained_for_good_are_made_anew_after_a_bad_image() {
     for text in ["removes p-web-1", "web runs web v1", ": rolled_back"] {
         assert!(after.contains(text), "{text}: {transcript}");
     }
+}
+
+/// It serves alone from 15 s, would have done so until 23 s, and ends at about 18 s.
+#[test]
+fn the_old_containers_are_started_as_soon_as_a_new_one_that_serves_alone_has_ended_with_code_0() {
+    let transcript = interfered(Behaviour::Quits, &[], &Simulation::default());
+    assert!(transcript.contains(": rolled_back"), "{transcript}");
+    let line = transcript.lines().find(|line| line.contains("starts p-web-1")).expect("it comes back");
+    let at = line.split_whitespace().next().and_then(|at| at.parse::<f64>().ok());
+    assert!(at.is_some_and(|at| at < 21.0), "{transcript}");
 }
 
 /// Such as when a database goes away while the new container serves alone, and comes back.

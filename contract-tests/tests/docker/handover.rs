@@ -184,6 +184,48 @@ fn the_old_container_is_drained_before_it_is_stopped() {
     assert_eq!(std::fs::read_to_string(&seen).unwrap(), format!("web {} {}\n", old.id, new.id));
 }
 
+/// The same image, which would crash on half a migration, runs both.
+#[test]
+fn a_new_container_is_started_only_after_the_job_that_it_depends_on() {
+    let mut world = World::new("handover-job");
+    world.push("web", &Image::good("v1"));
+    let host = world.host.clone();
+    world.project.write_text(&format!(
+        "services:
+  migrate:
+    image: '{host}/web:latest'
+    labels: {{labels}}
+    command: [/bin/sh, -c, 'sleep 20']
+  web:
+    image: '{host}/web:latest'
+    labels: {{labels}}
+    stop_grace_period: 1s
+    {START_FIRST}
+    depends_on:
+      migrate: {{ condition: service_completed_successfully }}
+"
+    ));
+    // The job does not keep running.
+    assert!(world.project.compose(&["up", "-d"]).status.success());
+    let old = world.project.container("web");
+    let agent = world.agent();
+    world.push("web", &Image::good("v2"));
+    agent.trigger("web");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    agent.wait_done(1);
+    let new = world.project.containers();
+    let new = new.iter().find(|view| view.service == "web").expect("it runs");
+    assert_ne!(new.id, old.id);
+    let ended = world.engine.docker(&["inspect", "--format", "{{.State.FinishedAt}}", &job_of(&world)]);
+    assert!(*ended <= *new.started_at, "{ended} {}", new.started_at);
+}
+
+/// The ID of the container of `migrate`.
+fn job_of(world: &World) -> String {
+    let views = world.project.containers();
+    views.iter().find(|view| view.service == "migrate").expect("it was run").id.clone()
+}
+
 #[test]
 fn a_service_that_cannot_run_twice_is_stopped_first_and_the_line_is_named() {
     let lines = [START_FIRST, "container_name: handover-only-once"];

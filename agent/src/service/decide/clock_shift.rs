@@ -79,6 +79,7 @@ impl Durable {
             moved_if(&mut restart.last_restart);
             moved_if(&mut restart.watched_since);
             moved_if(&mut restart.well_since);
+            moved_if(&mut restart.told_at);
             restart.problem.iter_mut().for_each(|problem| moved(&mut problem.since));
         }
         if let Some(applied) = &mut self.files_applied {

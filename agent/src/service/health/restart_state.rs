@@ -39,7 +39,7 @@ pub struct RestartState {
     /// The same by the clock as it was set then, for comparison with times of the engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restarted: Option<Timestamp>,
-    /// The healer gave up on the container.
+    /// The healer gave up on the container, which has not stayed healthy for long enough since (see [`proven_at`]).
     pub exhausted: bool,
     /// The current problem.
     #[serde(alias = "illness")]
@@ -48,8 +48,13 @@ pub struct RestartState {
     pub watched_since: Option<Timestamp>,
     /// Whether the last restart is counted in `failures`.
     pub counted: bool,
-    /// When it was first healthy after its last restart; cleared once it has stayed healthy long enough (see [`proven_at`]).
+    /// When it was first healthy after its last restart, or after the healer gave up; cleared once it has stayed healthy long
+    /// enough (see [`proven_at`]).
     pub well_since: Option<Timestamp>,
+    /// When it was last reported as healthy after its health check had failed. One that fails again within a cooldown is not
+    /// reported once more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub told_at: Option<Timestamp>,
 }
 
 impl RestartState {
@@ -58,9 +63,15 @@ impl RestartState {
         self.problem.is_none() && self.watched_since.is_none()
     }
 
-    /// The time of the last restart, and nothing else.
+    /// The times of the last restart and of the last report, and nothing else.
     fn only_time(&self) -> Self {
-        Self { last_restart: self.last_restart, restarted: self.restarted, ..Self::default() }
+        let (last_restart, restarted, told_at) = (self.last_restart, self.restarted, self.told_at);
+        Self { last_restart, restarted, told_at, ..Self::default() }
+    }
+
+    /// Whether the healer gave up on the container, which is not healthy.
+    pub(in crate::service) fn is_given_up(&self) -> bool {
+        self.exhausted && self.problem.is_some()
     }
 
     /// Whether the healer is working on the container.
@@ -79,8 +90,11 @@ pub struct Problem {
     pub ended: bool,
     /// Since when.
     pub since: Timestamp,
-    /// Whether it was reported.
+    /// Whether it is certain: it is healed.
     pub said: bool,
+    /// Whether it is certain, and not reported, because the container was reported as healthy not long ago.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub muted: bool,
 }
 
 /// Marks the restart of a container as begun. Journaled before the restart.
@@ -101,7 +115,7 @@ pub(in crate::service) fn restart_failed(
 ) -> Event {
     let (what, ended) = problem;
     restart.watched_since = None;
-    restart.problem = Some(Problem { what, ended, since: now, said: true });
+    restart.problem = Some(Problem { what, ended, since: now, said: true, muted: false });
     record_failed_restart(restart, config, container, false)
 }
 
@@ -209,8 +223,8 @@ impl Look<'_> {
         }
         // Drop a history that contains only an expired cooldown.
         if restart.problem.is_none() && restart.watched_since.is_none() && restart.well_since.is_none() {
-            let cooling = restart.last_restart.is_some_and(|last| last + config.heal_cooldown > now);
-            if !cooling {
+            let is_recent = |at: Option<Timestamp>| at.is_some_and(|at| at + config.heal_cooldown > now);
+            if !is_recent(restart.last_restart) && !is_recent(restart.told_at) {
                 *restart = RestartState::default();
             }
         }
@@ -299,11 +313,18 @@ impl Look<'_> {
             ended,
             since: now,
             said: false,
+            muted: false,
         });
+        let is_flapping = kind == ProblemKind::Unhealthy;
+        let quiet_until = restart.told_at.filter(|_| is_flapping).map(|at| at + self.config.heal_cooldown);
+        let quiet_until = quiet_until.filter(|until| now < *until);
         if problem.said {
+            if problem.muted {
+                self.tell(problem, quiet_until, findings);
+            }
             return;
         }
-        (problem.what, problem.ended) = (what.clone(), ended);
+        (problem.what, problem.ended) = (what, ended);
         let listening_since = self.listening_since.filter(|_| ended).unwrap_or(problem.since);
         let report_at = match (kind, self.container.probed_at) {
             (ProblemKind::Unhealthy, Some(probed)) => probed.min(problem.since) + SETTLE_UNHEALTHY,
@@ -313,19 +334,27 @@ impl Look<'_> {
             return not_later(&mut findings.inspect_at, report_at);
         }
         problem.said = true;
-        let no_remedy = is_cut_off(self.container, self.config).then_some(NoRemedy::CutOff);
-        findings.events.push(Event::Unhealthy {
-            container: container.clone(),
-            ended,
-            problem: what,
-            no_remedy,
-        });
+        self.tell(problem, quiet_until, findings);
         // Network and engine problems are not caused by the container.
         let is_own = matches!(kind, ProblemKind::Down | ProblemKind::Unhealthy);
         let is_relapse = restart.well_since.is_some_and(|since| now < self.proven_at(since));
-        if is_own && is_relapse && !restart.counted {
+        if is_own && is_relapse && !restart.counted && !restart.exhausted {
             findings.events.push(record_failed_restart(restart, self.config, container, true));
         }
+    }
+
+    /// Reports a problem, unless nothing is to be said before some time.
+    fn tell(&self, problem: &mut Problem, quiet_until: Option<Timestamp>, findings: &mut Findings) {
+        problem.muted = quiet_until.is_some();
+        if let Some(until) = quiet_until {
+            return not_later(&mut findings.inspect_at, until);
+        }
+        findings.events.push(Event::Unhealthy {
+            container: self.container.name.clone(),
+            ended: problem.ended,
+            problem: problem.what.clone(),
+            no_remedy: is_cut_off(self.container, self.config).then_some(NoRemedy::CutOff),
+        });
     }
 
     /// Records that the container is healthy; reported once that is certain, if a problem was reported before.
@@ -339,13 +368,11 @@ impl Look<'_> {
         if !was_reported {
             restart.problem = None;
         } else if is_certain {
-            findings.events.push(Event::Healthy { container: container.name.clone() });
-            *restart = if restart.exhausted {
-                restart.only_time()
-            } else {
-                let well_since = restart.last_restart.map(|_| now);
-                RestartState { problem: None, well_since, ..restart.clone() }
-            };
+            if let Some(problem) = restart.problem.take().filter(|problem| !problem.muted) {
+                findings.events.push(Event::Healthy { container: container.name.clone() });
+                restart.told_at = Some(now).filter(|_| !problem.ended);
+            }
+            restart.well_since = Some(now).filter(|_| restart.exhausted || restart.last_restart.is_some());
         } else {
             not_later(&mut findings.inspect_at, since + config.health_grace);
         }

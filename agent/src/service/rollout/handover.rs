@@ -29,6 +29,9 @@ pub struct HandoverPlan {
     /// How containers are relieved of their requests.
     #[serde(default)]
     pub drain: Drain,
+    /// IDs of containers that an earlier handover could not remove. They are not counted, and nothing is done to them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<String>,
 }
 
 /// How far the old containers have been put aside, as far as the journal allows: it is written before the step.

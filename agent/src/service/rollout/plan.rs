@@ -553,7 +553,11 @@ impl Plan {
 
     /// The containers that hand over.
     pub(in crate::service) fn old_containers(&self) -> impl Iterator<Item = &Baseline> {
-        self.before.iter().filter(|was| was.running && self.hands_over(&was.compose_service))
+        let left = self.handover.as_ref().map(|handover| handover.left.as_slice()).unwrap_or_default();
+        let is_old = move |was: &&Baseline| {
+            was.running && self.hands_over(&was.compose_service) && !left.contains(&was.id)
+        };
+        self.before.iter().filter(is_old)
     }
 
     pub(in crate::service) fn old_ids(&self) -> Vec<String> {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::image::{ImageId, Reference};
 use crate::model::probe::Target;
 use crate::model::swarm::TaskState;
-use crate::model::{Container, HealthState, State};
+use crate::model::{Container, HealthState, RestartPolicy, State};
 use crate::service::health::assess::{Condition, Inactive, StopTimes, Stops, Symptom, assess_alone};
 use crate::service::rollout::baseline::{Baseline, Expected, NO_STOPS};
 use crate::service::rollout::plan::Plan;
@@ -568,8 +568,21 @@ fn crash(container: &Container, seen: &mut Seen, context: Context<'_>) -> Option
         {
             std::mem::replace(&mut seen.ended, true).then_some(Flaw::Exited { exit_code })
         }
+        // Other restart policies start it again.
+        Condition::Inactive(Inactive::Finished)
+            if matches!(container.restart_policy, RestartPolicy::No | RestartPolicy::OnFailure)
+                && ran_before(container, context) =>
+        {
+            std::mem::replace(&mut seen.ended, true).then_some(Flaw::EndedUnexpectedly)
+        }
         _ => None,
     }
+}
+
+/// Reports whether the compose service of a container kept running before the deployment. A one-shot had ended.
+fn ran_before(container: &Container, context: Context<'_>) -> bool {
+    let mut before = context.plan.before.iter();
+    before.any(|was| was.compose_service == container.compose_service && was.running)
 }
 
 /// Returns a flaw that fails the probation at its deadline.
@@ -588,13 +601,8 @@ fn unproven(container: &Container, seen: &Seen, context: Context<'_>) -> Option<
         Condition::Healthy | Condition::Starting | Condition::Unmeasured => Some(Flaw::NotHealthyInTime),
         Condition::Failing(Symptom::Unhealthy { .. }) => Some(Flaw::Unhealthy),
         Condition::Inactive(Inactive::Finished) => {
-            // A one-shot also ended before. One that kept running before and ends now has proven nothing.
-            let ran_before = context
-                .plan
-                .before
-                .iter()
-                .any(|was| was.compose_service == container.compose_service && was.running);
-            ran_before.then_some(Flaw::EndedUnexpectedly)
+            // One that kept running before and ends now has proven nothing.
+            ran_before(container, context).then_some(Flaw::EndedUnexpectedly)
         }
         Condition::Failing(Symptom::NotStarted { .. }) => Some(Flaw::NotStarted),
         Condition::Restarting | Condition::Inactive(_) | Condition::Failing(_) => {

@@ -310,7 +310,26 @@ fn a_healthy_container_does_not_hide_an_unhealthy_one() {
     assert_eq!(scenario.kinds(), [Kind::HEALTHY]);
     assert_eq!(scenario.status(), StatusValue::Ok);
     scenario.at(8).look(&[&well, &sick]);
-    assert_eq!(scenario.kinds(), [Kind::UNHEALTHY], "there was no restart that could have failed");
+    assert_eq!((scenario.kinds(), scenario.status()), (Vec::new(), StatusValue::Unhealthy));
+    scenario.at(65).look(&[&well, &sick]);
+    assert_eq!(scenario.kinds(), [Kind::UNHEALTHY], "it lasts; there was no restart that could have failed");
+}
+
+#[test]
+fn a_health_check_that_flaps_is_told_once_per_cooldown() {
+    let cooldown = Duration::from_mins(5);
+    let mut scenario = Scenario::of(ServiceConfig { auto_heal: false, heal_cooldown: cooldown, ..config() });
+    for second in (0..600).step_by(6) {
+        scenario.at(second).look(&[&with_health("a", HealthState::Unhealthy)]);
+        assert_eq!(scenario.status(), StatusValue::Unhealthy);
+        scenario.at(second + 3).look(&[&with_health("a", HealthState::Healthy)]);
+        assert_eq!(scenario.status(), StatusValue::Ok);
+    }
+    assert_eq!(scenario.kinds(), [Kind::UNHEALTHY, Kind::HEALTHY, Kind::UNHEALTHY, Kind::HEALTHY]);
+    // A crash is told at once.
+    scenario.at(600).look(&[&exited("a", 1)]);
+    scenario.at(602).look(&[&exited("a", 1)]);
+    assert_eq!(scenario.kinds(), [Kind::DIED]);
 }
 
 #[test]
@@ -518,19 +537,44 @@ fn a_restart_that_helped_late_counts_as_a_failure_and_does_not_reset_the_count()
         scenario.at(second + 10).look(&[&sick]);
         let well = Container { started_at: sick.started_at, ..with_health("a", HealthState::Healthy) };
         scenario.at(second + 20).look(&[&well]).at(second + 40).look(&[&sick]);
-        let kinds = [Kind::RESTARTING, Kind::RESTART_FAILED, Kind::HEALTHY, Kind::UNHEALTHY];
+        let kinds = [Kind::RESTARTING, Kind::RESTART_FAILED, Kind::HEALTHY];
         assert_eq!(scenario.kinds()[usize::from(second == 0)..], kinds);
     }
     assert_eq!(scenario.at(120).restarts(), ["a"]);
     sick.started_at = scenario.seconds(121);
     scenario.at(130).look(&[&sick]);
     assert_eq!(scenario.kinds(), [Kind::RESTARTING, Kind::RESTART_FAILED, Kind::EXHAUSTED]);
-    // Healthy without a restart by the agent: it is healed again from now on.
-    scenario
-        .at(140)
-        .look(&[&Container { started_at: sick.started_at, ..with_health("a", HealthState::Healthy) }]);
+    // Healthy without a restart by the agent: it is healed again once that has lasted.
+    let well = Container { started_at: sick.started_at, ..with_health("a", HealthState::Healthy) };
+    scenario.at(140).look(&[&well]);
     assert_eq!((scenario.kinds(), scenario.status()), (vec![Kind::HEALTHY], StatusValue::Ok));
-    assert_eq!(scenario.at(190).look(&[&sick]).restarts(), ["a"]);
+    let proven = scenario.service.wake_at(scenario.now).unwrap();
+    assert_eq!(proven, scenario.now + Duration::from_mins(1) + well.health_timing.unwrap().budget());
+    scenario.now = proven;
+    assert_eq!(scenario.look(&[&well]).look(&[&sick]).restarts(), ["a"]);
+}
+
+#[test]
+fn a_health_check_that_flaps_does_not_end_the_limit_of_restarts() {
+    let mut scenario = Scenario::of(config());
+    let mut sick = with_health("a", HealthState::Unhealthy);
+    for second in [0, 70, 140] {
+        assert_eq!(scenario.at(second).look(&[&sick]).restarts(), ["a"]);
+        sick.started_at = scenario.seconds(second + 1);
+        scenario.at(second + 10).look(&[&sick]);
+    }
+    assert_eq!(scenario.status(), StatusValue::Exhausted);
+    assert_eq!(scenario.kinds().iter().filter(|kind| **kind == Kind::EXHAUSTED).count(), 1);
+    let well = Container { started_at: sick.started_at, ..with_health("a", HealthState::Healthy) };
+    for second in (200..2000).step_by(40) {
+        scenario.at(second).look(&[&well]);
+        assert_eq!((scenario.restarts(), scenario.status()), (Vec::new(), StatusValue::Ok), "{second}");
+        scenario.at(second + 20).look(&[&sick]);
+        let status = scenario.status();
+        assert_eq!((scenario.restarts(), status), (Vec::new(), StatusValue::Exhausted), "{second}");
+    }
+    let kinds = scenario.kinds();
+    assert!(!kinds.contains(&Kind::EXHAUSTED) && !kinds.contains(&Kind::RESTART_FAILED), "{kinds:?}");
 }
 
 #[test]

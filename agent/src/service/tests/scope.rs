@@ -74,6 +74,47 @@ fn an_update_and_its_rollback_are_limited_to_the_changed_image() {
 }
 
 #[test]
+fn the_run_before_a_handover_waits_for_what_the_new_containers_depend_on() {
+    use crate::service::observation::Definition;
+    use crate::service::scope::Part;
+    let files = serde_json::json!({"services": {
+        "migrate": {"image": IMAGE},
+        "web": {
+            "image": IMAGE,
+            "deploy": {"update_config": {"order": "start-first"}},
+            "depends_on": {"migrate": {"condition": "service_completed_successfully"}},
+        },
+    }});
+    let model = Arc::new(serde_json::from_value(files).unwrap());
+    let old = created("web", IMAGE, "v1", 1);
+    let job = |version, round| Container {
+        state: State::Exited,
+        exit_code: 0,
+        ..created("migrate", IMAGE, version, round)
+    };
+    let mut seen = observed('2', &[local("sha256:v1", &['1'])], &[&old, &job("v1", 1)]);
+    seen.definition = Some(Ok(Definition { model, ..Definition::default() }));
+    let mut scenario = Scenario::of(config());
+    scenario.check(seen);
+    let results = [StepResult::ImagesPinned { missing: Vec::new() }, pulled()];
+    for result in results {
+        assert!(matches!(scenario.act(), Some(Action::Step(_))));
+        scenario.input(Input::Stepped(result));
+    }
+    let runs = [
+        (Part::StopFirst(["web".to_owned()].into()), vec!["web".to_owned()], "migrate"),
+        (Part::Beside([("web".to_owned(), 2)].into()), Vec::new(), "web"),
+    ];
+    for (part, expected, named) in runs {
+        let Some(Action::Step(Step::Start(BringUp { scope: Some(scope), next, .. }))) = scenario.act() else {
+            panic!("no `up` is due")
+        };
+        assert_eq!((scope.part, next), (part, expected));
+        scenario.input(Input::Stepped(up(&[named], &[&old, &job("v2", 2)])));
+    }
+}
+
+#[test]
 fn a_container_that_is_not_of_the_project_is_not_updated_and_no_image_is_blocked_for_it() {
     for (project, text) in [("", "no compose project"), ("old", "compose project old"), ("web", "")] {
         let by_name = ServiceConfig { container_name: Some("pihole".into()), ..config() };

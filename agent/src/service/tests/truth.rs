@@ -264,7 +264,12 @@ fn a_request_clears_exhausted_unless_it_is_skipped() {
 }
 
 fn exhausted_restart_state() -> crate::service::health::restart_state::RestartState {
-    crate::service::health::restart_state::RestartState { failures: 3, exhausted: true, ..Default::default() }
+    use crate::service::health::assess::Trouble;
+    use crate::service::health::restart_state::{Problem, RestartState};
+    let since = "2026-01-01T00:00:00Z".parse().unwrap();
+    let what = Trouble::Words("it is down".into());
+    let problem = Problem { what, ended: true, since, said: true, muted: false };
+    RestartState { failures: 3, exhausted: true, problem: Some(problem), ..Default::default() }
 }
 
 #[test]

@@ -299,6 +299,32 @@ fn a_manual_restart_restarts_the_probation() {
 }
 
 #[test]
+fn an_image_that_ends_with_code_0_is_rolled_back_at_once_unless_its_restart_policy_starts_it_again() {
+    let new = on("web", IMAGE, "v2", 2);
+    let ended =
+        |restart_policy| Container { state: State::Exited, exit_code: 0, restart_policy, ..new.clone() };
+    for (policy, is_over) in [
+        (RestartPolicy::No, true),
+        (RestartPolicy::OnFailure, true),
+        (RestartPolicy::Always, false),
+        (RestartPolicy::UnlessStopped, false),
+    ] {
+        let mut scenario = Scenario::of(config());
+        scenario.brings_up(&[&on("web", IMAGE, "v1", 1)], &[&new]).at(1).look(&[&new]);
+        scenario.at(2).look(&[&ended(policy)]);
+        assert!(!scenario.is_blocked(), "{policy:?}: the event of a stop may be on its way");
+        scenario.at(3).look(&[&ended(policy)]);
+        assert_eq!(scenario.is_blocked(), is_over, "{policy:?}");
+    }
+    // A person has stopped it.
+    let mut scenario = Scenario::of(config());
+    scenario.brings_up(&[&on("web", IMAGE, "v1", 1)], &[&new]).at(1).look(&[&new]);
+    scenario.at(2).look(&[&ended(RestartPolicy::No)]).event("web-2", EventKind::Stop);
+    scenario.at(3).look(&[&ended(RestartPolicy::No)]);
+    assert!(!scenario.is_blocked());
+}
+
+#[test]
 fn a_changed_grace_applies_from_the_next_deployment_on() {
     let (old, new) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2));
     for changed in [1, 3600] {

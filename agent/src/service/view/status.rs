@@ -15,6 +15,7 @@ use crate::model::{Container, NetworkOwner, State};
 use crate::ports::PullProgress;
 use crate::service::event::NoRemedy;
 use crate::service::health::assess::{Condition, Inactive, is_cut_off};
+use crate::service::health::restart_state::RestartState;
 use crate::service::observation::{ImageView, Observation};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::snapshot::KeptSnapshot;
@@ -96,7 +97,7 @@ impl Service {
             unhealthy_reason: health.and_then(Result::err),
             deploying: self.is_deploying(),
             degraded: self.is_healing(),
-            exhausted: durable.restart_states.values().any(|restart| restart.exhausted),
+            exhausted: durable.restart_states.values().any(RestartState::is_given_up),
             restart_failures: durable
                 .restart_states
                 .values()

@@ -34,6 +34,11 @@ pub(in crate::service) fn stopped_first(obstacles: &BTreeMap<String, Obstacle>) 
     obstacles.iter().map(of).collect::<Vec<_>>().join("; ")
 }
 
+/// What to do with old containers that could not be removed.
+pub(in crate::service) fn left_in_place(names: &[&str]) -> String {
+    format!("could not be removed, and left on the old image: {}; stop and remove by hand", names.join(", "))
+}
+
 /// Why an update interrupts nothing.
 pub(in crate::service) fn starts_first(services: &[&str]) -> String {
     format!(

@@ -23,6 +23,8 @@ pub(crate) enum Behaviour {
     Crash,
     /// Exits with code 1 after 25 s, when every probation is over.
     LateCrash,
+    /// Exits with code 0 after 12 s; nothing restarts it.
+    Quits,
     /// Exits with code 1 every 2 s and is restarted by the engine.
     CrashLoop,
     /// Healthy, then unhealthy.
@@ -48,6 +50,7 @@ impl Behaviour {
             Self::Unhealthy => "is never healthy",
             Self::Crash => "crashes at once",
             Self::LateCrash => "crashes after 25 s",
+            Self::Quits => "ends after 12 s",
             Self::CrashLoop => "crashes again and again",
             Self::Flapping => "is healthy for 3 s only",
             Self::Oom => "runs out of memory",
@@ -60,6 +63,7 @@ impl Behaviour {
         match self {
             Self::Crash => Some((3, 1, false)),
             Self::LateCrash => Some((25, 1, false)),
+            Self::Quits => Some((12, 0, false)),
             Self::CrashLoop => Some((2, 1, false)),
             Self::Oom => Some((2, 137, true)),
             _ => None,
@@ -69,7 +73,7 @@ impl Behaviour {
     /// Returns the result of its health check `age` milliseconds after its start.
     fn health(self, age: i128) -> Option<HealthState> {
         let (healthy_from, unhealthy_from) = match self {
-            Self::Good | Self::LateCrash => (2_000, i128::MAX),
+            Self::Good | Self::LateCrash | Self::Quits => (2_000, i128::MAX),
             Self::Unhealthy => (i128::MAX, 3_000),
             Self::Flapping => (1_000, 4_000),
             _ => return None,
@@ -86,7 +90,7 @@ impl Behaviour {
     /// The ages, in seconds, at which the result of its health check changes.
     fn health_changes(self) -> &'static [i64] {
         match self {
-            Self::Good | Self::LateCrash => &[2],
+            Self::Good | Self::LateCrash | Self::Quits => &[2],
             Self::Unhealthy => &[3],
             Self::Flapping => &[1, 4],
             _ => &[],

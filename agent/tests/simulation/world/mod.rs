@@ -176,6 +176,8 @@ struct Inner {
     is_cut: bool,
     /// Images that the engine refuses to describe.
     unreadable: Vec<ImageId>,
+    /// Containers, by ID, that the engine can't stop.
+    unstoppable: BTreeSet<String>,
     faults: Faults,
     /// The path of the compose file, if the agent is to see edits of it.
     file: Option<PathBuf>,
@@ -345,6 +347,11 @@ impl FakeWorld {
     /// Lets the agent run in the container of a compose service.
     pub(crate) fn agent_runs_in(&self, service: &str) {
         self.lock().of_agent.insert(service.to_owned());
+    }
+
+    /// From now on the engine can't stop a container.
+    pub(crate) fn refuse_stop(&self, id: &str) {
+        self.lock().unstoppable.insert(id.to_owned());
     }
 
     /// Lets the new containers of a compose service start beside the old ones.

@@ -238,6 +238,11 @@ impl Engine for FakeWorld {
     async fn stop(&self, container: &str) -> Result<(), EngineError> {
         self.call(|inner, _| {
             let at = inner.at(container)?;
+            if inner.unstoppable.contains(container) {
+                return Err(EngineError::Refused(
+                    "cannot stop container: did not receive an exit event".into(),
+                ));
+            }
             inner.stop_by_agent(at);
             Ok(())
         })

@@ -20,7 +20,7 @@ use crate::service::rollout::plan::{Cause, Plan};
 use crate::service::rollout::probation::{Failed, Failure, Flaw, Interference, Outcome, Probation, Reason};
 use crate::service::rollout::step::Phase;
 use crate::service::scope::Part;
-use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, Service, rollback_pause};
+use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, Service, rollback_pause, wording};
 
 impl Service {
     /// Plans the handover of a deployment; `None` if no compose service was asked to hand over.
@@ -35,11 +35,16 @@ impl Service {
             if !changed.contains(&service) {
                 continue;
             }
-            let count =
-                plan.before.iter().filter(|was| was.running && was.compose_service == service).count();
+            let running = plan.before.iter().filter(|was| was.running && was.compose_service == service);
+            let (left, old): (Vec<&Baseline>, Vec<&Baseline>) =
+                running.partition(|was| self.durable.left_behind.contains(&was.id));
             match obstacle {
                 Some(obstacle) => _ = handover.obstacles.insert(service, obstacle),
-                None => _ = handover.services.insert(service, count),
+                None if old.is_empty() => _ = handover.services.insert(service, left.len()),
+                None => {
+                    handover.left.extend(left.iter().map(|was| was.id.clone()));
+                    handover.services.insert(service, old.len());
+                }
             }
         }
         if handover == HandoverPlan::default() {
@@ -201,6 +206,10 @@ impl Service {
                 true
             }
         };
+        if failed && matches!(deployment.phase, Phase::Settle { .. }) {
+            self.leave_old();
+        }
+        let Some(deployment) = &mut self.durable.deployment else { return };
         match deployment.phase.clone() {
             Phase::Drain => self.drained(now),
             Phase::Retire => {
@@ -233,6 +242,20 @@ impl Service {
             }
             _ => {}
         }
+    }
+
+    /// Old containers that can't be removed stay as they are, and are no reason for another update.
+    fn leave_old(&mut self) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let old = deployment.plan().old_ids();
+        let known = self.known.containers.iter().flat_map(|all| all.iter());
+        let left: Vec<&Container> = known.filter(|c| old.contains(&c.id)).collect();
+        if left.is_empty() {
+            return;
+        }
+        let names: Vec<&str> = left.iter().map(|c| c.name.as_str()).collect();
+        deployment.handover.problems.push(wording::handover::left_in_place(&names));
+        self.durable.left_behind.extend(left.iter().map(|c| c.id.clone()));
     }
 
     fn has_old_containers(&self) -> bool {
@@ -294,7 +317,14 @@ impl Deployment {
         match &self.plan().handover {
             Some(handover) if self.plan().is_handover() && self.handover.old != OldContainers::Gone => {
                 if self.phase == Phase::Spread {
-                    Part::Beside(handover.services.clone())
+                    let is_left = |was: &&Baseline, service: &String| {
+                        was.compose_service == *service && handover.left.contains(&was.id)
+                    };
+                    let left = |service: &String| {
+                        self.plan().before.iter().filter(|was| is_left(was, service)).count()
+                    };
+                    let counts = handover.services.iter();
+                    Part::Beside(counts.map(|(name, old)| (name.clone(), 2 * old + left(name))).collect())
                 } else {
                     Part::StopFirst(handover.services.keys().cloned().collect())
                 }
@@ -354,7 +384,7 @@ impl Deployment {
         let services: BTreeSet<&str> = plan.old_containers().map(|was| &*was.compose_service).collect();
         let lacks = |service: &&str| {
             let of_service = || containers.iter().filter(|c| c.compose_service == **service);
-            let is_old = |c: &&Container| plan.before.iter().any(|was| was.id == c.id);
+            let is_old = |c: &&Container| plan.old_containers().any(|was| was.id == c.id);
             let old = of_service().filter(is_old).filter(|c| c.state == State::Running).count();
             let new = of_service().filter(|c| self.handover.new.contains(&c.id)).filter(|c| is_up(c)).count();
             new < old

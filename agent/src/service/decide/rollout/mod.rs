@@ -466,7 +466,7 @@ impl Service {
             used,
             took: self.time_since_found(&change, deployment.begun, now),
             also_recreated: deployment.also_recreated.clone(),
-            left_behind: self.left_behind_by(&change),
+            left_behind: self.left_behind_by(deployment, &change),
             stopped_first: handover.map(|handover| handover.obstacles.clone()).unwrap_or_default(),
             problems: deployment.handover.problems.clone(),
             change,
@@ -482,9 +482,13 @@ impl Service {
         }
     }
 
-    /// Returns the names of the containers that compose has left on the old image.
-    fn left_behind_by(&self, change: &ImageChange) -> Vec<String> {
-        let is_left = |c: &&Container| self.durable.left_behind.contains(&c.id) && change.is_of_container(c);
+    /// Returns the names of the containers that compose has left on the old image. What a handover has left is told by itself.
+    fn left_behind_by(&self, deployment: &Deployment, change: &ImageChange) -> Vec<String> {
+        let is_left = |c: &&Container| {
+            self.durable.left_behind.contains(&c.id)
+                && change.is_of_container(c)
+                && !deployment.plan().hands_over(&c.compose_service)
+        };
         self.containers().iter().filter(is_left).map(|c| c.name.clone()).collect()
     }
 

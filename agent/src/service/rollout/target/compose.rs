@@ -15,6 +15,12 @@ use crate::service::rollout::step::Phase;
 use crate::service::rollout::tag::{LineState, TagChange};
 
 impl Deployment {
+    /// The compose services that hand over once the others are brought up.
+    fn brought_up_next(&self) -> Vec<String> {
+        let handover = self.plan().handover.as_ref().filter(|_| self.phase == Phase::Start);
+        handover.map(|handover| handover.services.keys().cloned().collect()).unwrap_or_default()
+    }
+
     /// Returns the step of the current phase; `None` if the phase only waits.
     pub(super) fn step_on_compose(&self, project: &Project) -> Option<Step> {
         let plan = self.plan();
@@ -41,6 +47,7 @@ impl Deployment {
                 down,
                 up_mode,
                 scope,
+                next: self.brought_up_next(),
                 pull,
                 definition,
                 is_guarded,

@@ -48,11 +48,16 @@ impl Inner {
             let Some(service) = services.iter().find(|s| s.reference == change.reference) else {
                 continue;
             };
-            let (Some(names), Some(runs)) = (tags.get(&tag), self.container(&service.name)) else { continue };
+            let Some(names) = tags.get(&tag) else { continue };
+            let mut of_service = self.containers.iter().filter(|c| c.service == service.name).peekable();
+            if of_service.peek().is_none() {
+                continue;
+            }
             // A container that was stopped before is not started, but its tag moves.
             let may_differ =
                 baseline.touched.contains(&service.name) || !baseline.images.contains_key(&service.name);
-            let holds = may_differ || runs.image == *names || baseline.tags.get(&tag) == Some(names);
+            let runs = of_service.any(|c| c.image == *names);
+            let holds = may_differ || runs || baseline.tags.get(&tag) == Some(names);
             self.unless(holds, OWN_TAGS, |inner| format!("{tag} names {}", inner.truth.image_name(names)));
         }
     }
