@@ -121,6 +121,16 @@ impl Scenario {
         self.input(Input::EngineBack { at: self.now, engine_since: Some(self.start) })
     }
 
+    /// Gives the service this configuration while the agent runs.
+    fn reconfigures(&mut self, config: ServiceConfig) -> &mut Self {
+        let before = self.service.clone();
+        let (durable, boot) = (before.durable().clone(), before.boot.clone());
+        let (service, entries) = Service::new(Arc::new(config), durable, boot, StartReason::Reload, self.now);
+        self.service = service.continuing(&before);
+        self.entries.extend(entries);
+        self
+    }
+
     fn input(&mut self, input: Input) -> &mut Self {
         let entries = self.service.apply(input, self.now);
         self.entries.extend(entries);

@@ -14,6 +14,7 @@ use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::systemd::ServiceManager;
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use futures_util::future::join_all;
+use jiff::Timestamp;
 use tokio::signal::unix::Signal;
 use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
@@ -33,6 +34,7 @@ use crate::project::worker::Placement;
 use crate::project::world::{World, state_key};
 use crate::service::Durable;
 use crate::service::boot::StartReason;
+use crate::service::input::Input;
 use crate::service::rollout::plan::{ImageChange, Plan};
 
 mod losses;
@@ -285,6 +287,7 @@ impl Reloader {
         let changing = join_all(others.map(|service| reconfigure(self.handles.get(&service.name), service)));
         let mut changing = changing.await.into_iter();
         let (mut members, mut handles) = (Vec::new(), Vec::with_capacity(services.len()));
+        let mut new = Vec::new();
         for service in services {
             if let Some(handle) = is_same(service) {
                 handles.push(handle.clone());
@@ -303,15 +306,31 @@ impl Reloader {
                 None => {
                     let (member, handle) = self.new_member(service.clone(), StartReason::Reload).await;
                     members.push(member);
+                    new.push(handle.clone());
                     handle
                 }
             };
             changes.fresh.push(handle.clone());
             handles.push(handle);
         }
+        self.tell_engine_since(&new).await;
         self.placement.place(members);
         self.deps.workers.send_replace(Some(handles.into()));
         Some(changes)
+    }
+
+    /// Tells new services since when the engine has been running, as the others learn when the event stream begins: it tells
+    /// which of their containers were stopped on purpose.
+    async fn tell_engine_since(&self, new: &[Handle]) {
+        if new.is_empty() {
+            return;
+        }
+        // If it can't be reached, they learn it with the next event stream.
+        let Ok(engine_since) = self.world.engine.running_since(Timestamp::UNIX_EPOCH).await else { return };
+        let at = self.world.clock.now();
+        for handle in new {
+            let _ = handle.inbox.send(Command::Input(Box::new(Input::EngineBack { at, engine_since })));
+        }
     }
 
     /// Records what the reload has changed.
