@@ -85,6 +85,10 @@ impl Service {
         if in_swarm {
             return self.watch_again(now);
         }
+        // It has missed no event, and what a person stops must stay stopped.
+        if reason == StartReason::Reload && is_on_probation {
+            return;
+        }
         let is_same_boot = !self.boot.now.is_empty() && self.boot.before == self.boot.now;
         if reason == StartReason::Start && is_same_boot && is_on_probation {
             // Somebody may have stopped containers meanwhile; the events will tell, and whether the engine was restarted.
