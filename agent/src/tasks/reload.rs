@@ -28,7 +28,7 @@ use crate::model::text;
 use crate::ports::Urgency;
 use crate::project::cycle::Cycle;
 use crate::project::handle::{Command, Handle};
-use crate::project::services::Workers;
+use crate::project::services::{Workers, with_leaving};
 use crate::project::worker::Member;
 use crate::project::worker::Placement;
 use crate::project::world::{World, state_key};
@@ -100,6 +100,8 @@ pub struct ServiceDeps {
     pub deliveries: Deliveries,
     /// Published workers.
     pub workers: watch::Sender<Option<Workers>>,
+    /// The same, and those that are no longer configured and finish a deployment: the receivers of the engine's events.
+    pub listeners: watch::Sender<Workers>,
     /// Published active configuration.
     pub active: watch::Sender<ActiveConfig>,
 }
@@ -143,7 +145,7 @@ impl Reloader {
         self.placement.place(members);
         let warnings = [&self.notices[..], &config.warnings[..]].concat();
         self.deps.active.send_modify(|active| active.warnings = Arc::new(warnings));
-        self.deps.workers.send_replace(Some(handles.into()));
+        self.publish(handles.into());
     }
 
     /// Returns the active configuration.
@@ -263,8 +265,7 @@ impl Reloader {
         let removed = before.iter().map(|handle| handle.config.name.clone());
         changes.removed = removed.filter(|name| !wanted(name)).collect();
         // Services to be changed serve requests until they are reconfigured.
-        let staying = before.iter().filter(|handle| wanted(&handle.config.name)).cloned();
-        self.deps.workers.send_replace(Some(staying.collect()));
+        self.publish(before.iter().filter(|handle| wanted(&handle.config.name)).cloned().collect());
         let former: Vec<&ServiceConfig> = before.iter().map(|handle| handle.config.as_ref()).collect();
         let renamed = renamed(&former, services);
         for handle in before.iter().filter(|handle| !wanted(&handle.config.name)) {
@@ -315,8 +316,14 @@ impl Reloader {
         }
         self.tell_engine_since(&new).await;
         self.placement.place(members);
-        self.deps.workers.send_replace(Some(handles.into()));
+        self.publish(handles.into());
         Some(changes)
+    }
+
+    /// Publishes these configured services, and those that are no longer configured.
+    fn publish(&self, configured: Workers) {
+        self.deps.listeners.send_replace(with_leaving(&configured, self.handles.values()));
+        self.deps.workers.send_replace(Some(configured));
     }
 
     /// Tells new services since when the engine has been running, as the others learn when the event stream begins: it tells

@@ -35,6 +35,7 @@ fn deps(
         manager: Arc::new(ServiceManager::new(&|_| None)),
         deliveries,
         workers: workers.clone(),
+        listeners: watch::Sender::default(),
         active: watch::Sender::new(ActiveConfig { config, warnings: Arc::default() }),
     }
 }
