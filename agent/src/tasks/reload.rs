@@ -42,7 +42,7 @@ mod renames;
 
 pub(crate) use losses::faults;
 use losses::{losses, watches_more};
-use renames::{left_behind, renamed, take_over};
+use renames::{left_behind, postponed, renamed, take_over};
 
 /// Time between attempts to watch services that are left out: a file system may be mounted after the start.
 const RETRY: Duration = Duration::from_mins(1);
@@ -69,6 +69,8 @@ pub struct Reloader {
     placement: Placement,
     /// Handles to all services, including those that are no longer configured.
     handles: HashMap<String, Handle>,
+    /// A service is to be renamed when its deployment has ended.
+    waits_to_rename: bool,
     stop: CancellationToken,
 }
 
@@ -119,6 +121,7 @@ impl Reloader {
             tasks,
             placement,
             handles: HashMap::new(),
+            waits_to_rename: false,
             stop,
         }
     }
@@ -171,7 +174,7 @@ impl Reloader {
                     () = tasks.panicked() => return,
                     _ = stop.run_until_cancelled(self.reload()) => {}
                 },
-                () = sleep(RETRY), if !self.config().left_out.is_empty() => tokio::select! {
+                () = sleep(RETRY), if self.waits_to_rename || !self.config().left_out.is_empty() => tokio::select! {
                     () = tasks.panicked() => return,
                     _ = stop.run_until_cancelled(self.retry()) => {}
                 },
@@ -190,12 +193,28 @@ impl Reloader {
     }
 
     /// Watches services that were left out and no longer have a fault, because what the file names exists now. A file that was
-    /// edited waits for its reload.
+    /// edited waits for its reload. The same holds for services that keep their names until a deployment has ended.
     async fn retry(&mut self) {
         let Ok(config) = self.read().await else { return };
-        if watches_more(&self.config(), &config) && self.apply(config).await.is_ok() {
+        let active = self.config();
+        let may_rename = self.waits_to_rename
+            && active.text_hash == config.text_hash
+            && active.left_out == config.left_out
+            && self.postponed(&mut config.services.clone()).is_empty();
+        if (may_rename || watches_more(&active, &config)) && self.apply(config).await.is_ok() {
             self.deps.manager.ready(&self.summary());
         }
+    }
+
+    /// Returns the services that can't be renamed yet, and lets them keep their names.
+    fn postponed(&self, services: &mut [Arc<ServiceConfig>]) -> Vec<(String, String)> {
+        let before = self.workers();
+        let former: Vec<&ServiceConfig> = before.iter().map(|handle| handle.config.as_ref()).collect();
+        let is_deploying = |name: &str| {
+            let mut named = before.iter().filter(|handle| handle.config.name == name);
+            named.any(|handle| handle.published.get().service.durable().is_deploying())
+        };
+        postponed(&former, services, is_deploying)
     }
 
     async fn reload(&mut self) {
@@ -243,6 +262,11 @@ impl Reloader {
             notes.push(format!("undelivered entries dropped for {name}: {waited}"));
         }
 
+        let renames = self.postponed(&mut config.services);
+        self.waits_to_rename = !renames.is_empty();
+        notes.extend(renames.iter().map(|(old, new)| {
+            format!("{old} has a deployment in progress and is renamed to {new} when it has ended")
+        }));
         let Some(changes) = self.replace_services(&config).await else { return Ok(()) };
         notes.extend(changes.notes.iter().cloned());
         notes.extend(losses(&old, &config));
