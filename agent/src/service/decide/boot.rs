@@ -39,7 +39,8 @@ impl Service {
 
     /// If the clock was set in this boot while the agent was not running, shifts the times of the durable state with it, as
     /// is done at runtime. Clock changes while the machine was down are unknown. In that case `first_seen` of a digest is
-    /// set to now if it is in the future, or if it was recorded by a clock that is known to have been behind.
+    /// set to now if it is in the future, or if it was recorded by a clock that is known to have been behind. Other times are
+    /// set back as far as they lie too far ahead.
     pub(in crate::service) fn follow_clock(&mut self, now: Timestamp) {
         let Boot { now: boot, at, .. } = self.boot.clone();
         match self.durable.clock.take() {
@@ -61,6 +62,8 @@ impl Service {
                         known.first_seen = now;
                     }
                 }
+                let watch = self.watch_length();
+                self.durable.cap(now, watch);
                 let boot = boot.to_string();
                 self.durable.clock = (!boot.is_empty()).then_some(NotedClock { boot, at, is_behind });
             }
