@@ -170,6 +170,7 @@ type MakeRegistry = Arc<dyn Fn(&RegistryConfig) -> anyhow::Result<RegistryClient
 /// The watch channels that tasks publish their state on.
 struct Watches {
     workers: watch::Sender<Option<Workers>>,
+    listeners: watch::Sender<Workers>,
     services: Changed,
     active: watch::Sender<ActiveConfig>,
     engine: watch::Sender<EngineHealth>,
@@ -184,6 +185,7 @@ impl Watches {
         let warnings = Arc::new(config.warnings.clone());
         Self {
             workers: watch::Sender::new(None),
+            listeners: watch::Sender::default(),
             services: Changed::default(),
             active: watch::Sender::new(ActiveConfig { config: Arc::new(config), warnings }),
             engine: watch::Sender::default(),
@@ -324,6 +326,7 @@ impl Parts {
             manager: self.manager.clone(),
             deliveries,
             workers: self.watches.workers.clone(),
+            listeners: self.watches.listeners.clone(),
             active: self.watches.active.clone(),
         }
     }
@@ -544,7 +547,7 @@ fn spawn(parts: Parts, loaded: Loaded, hangups: Signal, supervisor: &mut Supervi
     let monitor = Monitor { services: services.clone(), engine: engine.clone(), active };
     let events = Events {
         engine,
-        services: services.clone(),
+        listeners: watches.listeners.subscribe(),
         health: watches.engine.subscribe(),
         check_now,
         clock,

@@ -118,7 +118,7 @@ fn in_memory(dir: &Path, error: &OpenError) -> Result<Opened, StoreError> {
 
 /// The content of a file that can't be opened for writing.
 enum Stored {
-    /// There is no file, or no folder that can be searched.
+    /// There is no file.
     Nothing,
     Rows(Vec<(String, Vec<u8>)>),
     Damaged(String),
@@ -130,18 +130,8 @@ fn stored(path: &Path) -> Result<Stored, StoreError> {
         Ok(metadata) if metadata.is_file() => {}
         // Neither a symlink nor a folder is a state of this program.
         Ok(_) => return Ok(Stored::Nothing),
-        Err(error) => {
-            // The state of another user, or a path that never worked.
-            let is_nothing = matches!(
-                error.kind(),
-                ErrorKind::NotFound
-                    | ErrorKind::NotADirectory
-                    | ErrorKind::PermissionDenied
-                    | ErrorKind::InvalidInput
-                    | ErrorKind::InvalidFilename
-            );
-            return if is_nothing { Ok(Stored::Nothing) } else { Err(fail(error.to_string())) };
-        }
+        Err(error) if is_absence(error.kind(), path) => return Ok(Stored::Nothing),
+        Err(error) => return Err(fail(error.to_string())),
     }
     match DatabaseFile::copied(path, OPTIONS) {
         Ok(file) => Ok(match FileStore(file).read("", |_| true) {
@@ -150,6 +140,19 @@ fn stored(path: &Path) -> Result<Stored, StoreError> {
         }),
         Err(OpenError::Damaged(cause)) => Ok(Stored::Damaged(cause)),
         Err(error) => Err(fail(error.to_string())),
+    }
+}
+
+/// Reports whether this error means that there is no such file: a path that never worked. A folder that is there may contain
+/// it, even if it can't be searched.
+fn is_absence(error: ErrorKind, path: &Path) -> bool {
+    match error {
+        ErrorKind::NotFound
+        | ErrorKind::NotADirectory
+        | ErrorKind::InvalidInput
+        | ErrorKind::InvalidFilename => true,
+        ErrorKind::PermissionDenied => !path.parent().is_some_and(Path::is_dir),
+        _ => false,
     }
 }
 

@@ -222,6 +222,21 @@ fn a_file_that_can_not_be_read_is_not_taken_for_an_empty_state() {
     assert_eq!(Unopened::Unreadable(error.clone()).to_string(), error.to_string());
 }
 
+#[test]
+fn a_folder_that_can_not_be_searched_is_not_taken_for_an_empty_state() {
+    let dir = tempdir().unwrap();
+    let (there, missing) = (dir.path().join(FILE), dir.path().join("none").join(FILE));
+    assert!(!is_absence(ErrorKind::PermissionDenied, &there));
+    assert!(is_absence(ErrorKind::PermissionDenied, &missing) && is_absence(ErrorKind::NotFound, &there));
+    fs::write(&there, "").unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0)).unwrap();
+    let opened = open(dir.path());
+    // Root may search every folder.
+    let is_searched = fs::metadata(&there).is_ok();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(is_searched || matches!(opened, Err(Unopened::Unreadable(_))));
+}
+
 #[tokio::test]
 async fn the_store_is_usable_again_after_an_error() {
     let dir = tempdir().unwrap();

@@ -240,7 +240,7 @@ impl Member {
         let (service, entries) =
             Service::new(config, durable.clone(), boot(&self.world), StartReason::Reload, now);
         let fleet = self.world.fleet_view.borrow().clone();
-        let service = service.with_fleet(fleet).with_leases_of(&self.service);
+        let service = service.with_fleet(fleet).continuing(&self.service);
         self.journal.begin(&durable, service.durable(), entries);
         self.service = Arc::new(service);
         self.touch();

@@ -47,6 +47,13 @@ pub struct EngineHealth {
 /// Handles to all services, in configuration order; replaced as a whole when the configuration changes.
 pub type Workers = Arc<[Handle]>;
 
+/// Returns the configured services, and those of all that are no longer configured and finish a deployment.
+pub fn with_leaving<'a>(configured: &[Handle], all: impl Iterator<Item = &'a Handle>) -> Workers {
+    let is_configured = |handle: &Handle| configured.iter().any(|one| one.config.name == handle.config.name);
+    let leaving = all.filter(|handle| !handle.inbox.is_closed() && !is_configured(handle));
+    configured.iter().cloned().chain(leaving.cloned()).collect()
+}
+
 /// Published handles: `None` during start-up, until the services are loaded.
 pub type WorkersWatch = watch::Receiver<Option<Workers>>;
 

@@ -76,6 +76,7 @@ pub mod view;
 pub(crate) mod wording;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -246,7 +247,14 @@ impl Service {
 
     /// The configured project, as a person has started it.
     pub(super) fn compose_project(&self) -> Option<Project> {
-        self.config.project().map(|project| project.as_started(self.durable.origin.as_ref()))
+        let project = self.config.project()?;
+        // The files may have been moved since, or belong to another project.
+        let is_of = |(name, file): &(String, PathBuf)| {
+            *name == project.name && project.files.first().is_some_and(|first| first == file)
+        };
+        let origin = self.durable.origin.as_ref();
+        let origin = origin.filter(|_| self.durable.origin_of.as_ref().is_none_or(is_of));
+        Some(project.as_started(origin))
     }
 
     /// Name of [`Self::current_project`]: while this service changes it, no other service may.

@@ -1,6 +1,7 @@
 //! The durable state of a service.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use evenkeel_common::wire::{FailedUpdate, LastDeployment};
 use jiff::Timestamp;
@@ -71,6 +72,9 @@ pub struct Durable {
     /// Where a person's `compose up` took the project from, according to the containers that were last seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
+    /// Name and first compose file of that project. `None` in rows of earlier versions: it is the configured one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin_of: Option<(String, PathBuf)>,
     /// Hash of the last deployed compose files (`compose_watch`).
     pub files_hash: Option<String>,
     /// Changed compose files whose deployment has not succeeded yet.

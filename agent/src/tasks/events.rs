@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::model::{ContainerEvent, EventKind};
 use crate::ports::Engine;
-use crate::project::services::{EngineHealth, Services};
+use crate::project::services::{EngineHealth, Workers};
 use crate::service::input::Input;
 
 use crate::project::handle::Command;
@@ -30,8 +30,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(250);
 pub struct Events {
     /// Source of the events.
     pub engine: Arc<dyn Engine>,
-    /// Receivers of the events.
-    pub services: Arc<Services>,
+    /// Receivers of the events: the configured services, and those that finish a deployment.
+    pub listeners: watch::Receiver<Workers>,
     /// Engine health. A hung engine keeps its event stream open, so only the health check detects it.
     pub health: watch::Receiver<EngineHealth>,
     /// Requests a health check when the stream ends or resumes, and when a container is told to stop, because the engine's
@@ -180,17 +180,18 @@ impl Events {
 
     fn forward(&self, event: &ContainerEvent) {
         let at = Timestamp::from_nanosecond(i128::from(event.time_nano)).unwrap_or_default();
-        for worker in self.services.workers().iter() {
-            let config = &worker.config;
+        for worker in self.listeners().iter() {
+            let (config, service) = (&worker.config, worker.published.get().service);
+            // A deployment may be in a project that is no longer configured.
             let concerned = config.compose_project.as_ref().is_some_and(|project| *project == event.project)
-                || config.container_name.as_ref().is_some_and(|name| *name == event.name);
+                || config.container_name.as_ref().is_some_and(|name| *name == event.name)
+                || service.project_name() == Some(event.project.as_str());
             if concerned {
                 let input = Input::Event { at, id: event.id.clone(), what: event.what.clone() };
                 // An error means that the agent is stopping.
                 let _ = worker.inbox.send(Command::Input(Box::new(input)));
             } else if matches!(event.what, EventKind::Start | EventKind::Destroy) {
                 // Containers that share the network of this container lose their connection.
-                let service = worker.published.get().service;
                 if service.network_owners().any(|owner| [&event.id, &event.name].contains(&&owner.id_or_name))
                 {
                     let _ = worker.inbox.send(Command::Inspect);
@@ -200,8 +201,12 @@ impl Events {
     }
 
     fn send_all(&self, command: impl Fn() -> Command) {
-        for worker in self.services.workers().iter() {
+        for worker in self.listeners().iter() {
             let _ = worker.inbox.send(command());
         }
+    }
+
+    fn listeners(&self) -> Workers {
+        self.listeners.borrow().clone()
     }
 }

@@ -14,6 +14,7 @@ use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::systemd::ServiceManager;
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use futures_util::future::join_all;
+use jiff::Timestamp;
 use tokio::signal::unix::Signal;
 use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
@@ -27,12 +28,13 @@ use crate::model::text;
 use crate::ports::Urgency;
 use crate::project::cycle::Cycle;
 use crate::project::handle::{Command, Handle};
-use crate::project::services::Workers;
+use crate::project::services::{Workers, with_leaving};
 use crate::project::worker::Member;
 use crate::project::worker::Placement;
 use crate::project::world::{World, state_key};
 use crate::service::Durable;
 use crate::service::boot::StartReason;
+use crate::service::input::Input;
 use crate::service::rollout::plan::{ImageChange, Plan};
 
 mod losses;
@@ -40,7 +42,7 @@ mod renames;
 
 pub(crate) use losses::faults;
 use losses::{losses, watches_more};
-use renames::{left_behind, renamed, take_over};
+use renames::{left_behind, postponed, renamed, take_over};
 
 /// Time between attempts to watch services that are left out: a file system may be mounted after the start.
 const RETRY: Duration = Duration::from_mins(1);
@@ -67,6 +69,8 @@ pub struct Reloader {
     placement: Placement,
     /// Handles to all services, including those that are no longer configured.
     handles: HashMap<String, Handle>,
+    /// A service is to be renamed when its deployment has ended.
+    waits_to_rename: bool,
     stop: CancellationToken,
 }
 
@@ -98,6 +102,8 @@ pub struct ServiceDeps {
     pub deliveries: Deliveries,
     /// Published workers.
     pub workers: watch::Sender<Option<Workers>>,
+    /// The same, and those that are no longer configured and finish a deployment: the receivers of the engine's events.
+    pub listeners: watch::Sender<Workers>,
     /// Published active configuration.
     pub active: watch::Sender<ActiveConfig>,
 }
@@ -115,6 +121,7 @@ impl Reloader {
             tasks,
             placement,
             handles: HashMap::new(),
+            waits_to_rename: false,
             stop,
         }
     }
@@ -141,7 +148,7 @@ impl Reloader {
         self.placement.place(members);
         let warnings = [&self.notices[..], &config.warnings[..]].concat();
         self.deps.active.send_modify(|active| active.warnings = Arc::new(warnings));
-        self.deps.workers.send_replace(Some(handles.into()));
+        self.publish(handles.into());
     }
 
     /// Returns the active configuration.
@@ -167,7 +174,7 @@ impl Reloader {
                     () = tasks.panicked() => return,
                     _ = stop.run_until_cancelled(self.reload()) => {}
                 },
-                () = sleep(RETRY), if !self.config().left_out.is_empty() => tokio::select! {
+                () = sleep(RETRY), if self.waits_to_rename || !self.config().left_out.is_empty() => tokio::select! {
                     () = tasks.panicked() => return,
                     _ = stop.run_until_cancelled(self.retry()) => {}
                 },
@@ -186,12 +193,28 @@ impl Reloader {
     }
 
     /// Watches services that were left out and no longer have a fault, because what the file names exists now. A file that was
-    /// edited waits for its reload.
+    /// edited waits for its reload. The same holds for services that keep their names until a deployment has ended.
     async fn retry(&mut self) {
         let Ok(config) = self.read().await else { return };
-        if watches_more(&self.config(), &config) && self.apply(config).await.is_ok() {
+        let active = self.config();
+        let may_rename = self.waits_to_rename
+            && active.text_hash == config.text_hash
+            && active.left_out == config.left_out
+            && self.postponed(&mut config.services.clone()).is_empty();
+        if (may_rename || watches_more(&active, &config)) && self.apply(config).await.is_ok() {
             self.deps.manager.ready(&self.summary());
         }
+    }
+
+    /// Returns the services that can't be renamed yet, and lets them keep their names.
+    fn postponed(&self, services: &mut [Arc<ServiceConfig>]) -> Vec<(String, String)> {
+        let before = self.workers();
+        let former: Vec<&ServiceConfig> = before.iter().map(|handle| handle.config.as_ref()).collect();
+        let is_deploying = |name: &str| {
+            let mut named = before.iter().filter(|handle| handle.config.name == name);
+            named.any(|handle| handle.published.get().service.durable().is_deploying())
+        };
+        postponed(&former, services, is_deploying)
     }
 
     async fn reload(&mut self) {
@@ -239,6 +262,11 @@ impl Reloader {
             notes.push(format!("undelivered entries dropped for {name}: {waited}"));
         }
 
+        let renames = self.postponed(&mut config.services);
+        self.waits_to_rename = !renames.is_empty();
+        notes.extend(renames.iter().map(|(old, new)| {
+            format!("{old} has a deployment in progress and is renamed to {new} when it has ended")
+        }));
         let Some(changes) = self.replace_services(&config).await else { return Ok(()) };
         notes.extend(changes.notes.iter().cloned());
         notes.extend(losses(&old, &config));
@@ -261,8 +289,7 @@ impl Reloader {
         let removed = before.iter().map(|handle| handle.config.name.clone());
         changes.removed = removed.filter(|name| !wanted(name)).collect();
         // Services to be changed serve requests until they are reconfigured.
-        let staying = before.iter().filter(|handle| wanted(&handle.config.name)).cloned();
-        self.deps.workers.send_replace(Some(staying.collect()));
+        self.publish(before.iter().filter(|handle| wanted(&handle.config.name)).cloned().collect());
         let former: Vec<&ServiceConfig> = before.iter().map(|handle| handle.config.as_ref()).collect();
         let renamed = renamed(&former, services);
         for handle in before.iter().filter(|handle| !wanted(&handle.config.name)) {
@@ -285,6 +312,7 @@ impl Reloader {
         let changing = join_all(others.map(|service| reconfigure(self.handles.get(&service.name), service)));
         let mut changing = changing.await.into_iter();
         let (mut members, mut handles) = (Vec::new(), Vec::with_capacity(services.len()));
+        let mut new = Vec::new();
         for service in services {
             if let Some(handle) = is_same(service) {
                 handles.push(handle.clone());
@@ -303,15 +331,37 @@ impl Reloader {
                 None => {
                     let (member, handle) = self.new_member(service.clone(), StartReason::Reload).await;
                     members.push(member);
+                    new.push(handle.clone());
                     handle
                 }
             };
             changes.fresh.push(handle.clone());
             handles.push(handle);
         }
+        self.tell_engine_since(&new).await;
         self.placement.place(members);
-        self.deps.workers.send_replace(Some(handles.into()));
+        self.publish(handles.into());
         Some(changes)
+    }
+
+    /// Publishes these configured services, and those that are no longer configured.
+    fn publish(&self, configured: Workers) {
+        self.deps.listeners.send_replace(with_leaving(&configured, self.handles.values()));
+        self.deps.workers.send_replace(Some(configured));
+    }
+
+    /// Tells new services since when the engine has been running, as the others learn when the event stream begins: it tells
+    /// which of their containers were stopped on purpose.
+    async fn tell_engine_since(&self, new: &[Handle]) {
+        if new.is_empty() {
+            return;
+        }
+        // If it can't be reached, they learn it with the next event stream.
+        let Ok(engine_since) = self.world.engine.running_since(Timestamp::UNIX_EPOCH).await else { return };
+        let at = self.world.clock.now();
+        for handle in new {
+            let _ = handle.inbox.send(Command::Input(Box::new(Input::EngineBack { at, engine_since })));
+        }
     }
 
     /// Records what the reload has changed.

@@ -5,6 +5,8 @@ use std::collections::{BTreeSet, HashSet};
 use evenkeel_agent::model::Members;
 use tokio::time::{Instant, sleep};
 
+use super::run::step::Step;
+use super::run::{Flags, Simulation};
 use super::world::Act;
 use super::*;
 
@@ -200,6 +202,22 @@ async fn a_removed_service_finishes_its_deployment_while_the_other_services_wait
     sleep(10 * SECOND).await;
     assert_eq!((fake.running("web"), fake.running("api")), (vec![id_of("web v1")], vec![id_of("api2")]));
     fixture.end().await;
+}
+
+#[test]
+fn what_somebody_stops_during_the_deployment_of_a_removed_service_is_no_fault_of_its_image() {
+    let flags = Flags { auto_update: true, ..Flags::default() };
+    let steps = [
+        (5_000, Step::World(Act::Push("web", Behaviour::Good))),
+        (12_000, Step::Drop("web")),
+        (14_000, Step::World(Act::Stop("web"))),
+    ];
+    let steps = steps.map(|(at, step)| (Duration::from_millis(at), step));
+    let simulation = Simulation { flags: [flags; 2], steps: steps.to_vec(), ..Simulation::default() };
+    let transcript = simulation.run().transcript;
+    let says = |words: &str| transcript.iter().any(|line| line.contains(words));
+    assert!(says("was stopped by someone"), "{}", transcript.join("\n"));
+    assert!(!says("rolled_back"), "{}", transcript.join("\n"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,6 +17,7 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
+use super::world::Act;
 use super::*;
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -34,6 +35,7 @@ fn deps(
         manager: Arc::new(ServiceManager::new(&|_| None)),
         deliveries,
         workers: workers.clone(),
+        listeners: watch::Sender::default(),
         active: watch::Sender::new(ActiveConfig { config, warnings: Arc::default() }),
     }
 }
@@ -186,4 +188,42 @@ async fn an_agent_that_waits_for_its_state_in_a_reload_can_be_stopped() {
     };
     let (end, ()) = tokio::join!(timeout(60 * MINUTE, reloader.run(hangups)), script);
     assert!(end.is_ok(), "the reload goes on after the stop");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_is_watched_again_leaves_alone_what_somebody_has_stopped_meanwhile() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, compose) = (folder.path().join("config.json"), folder.path().join("compose.yml"));
+    let service = json!({
+        "name": "web",
+        "images": [WEB],
+        "compose_files": [compose],
+        "compose_project": "shop",
+        "auto_update": false,
+        "auto_heal": true,
+    });
+    fs::write(&file, json!({"services": [service]}).to_string()).expect("the configuration is written");
+
+    let fake = new_world();
+    fake.compose_service("web", &reference(WEB));
+    fake.add_image(&reference(WEB), "v1", Behaviour::Good, true);
+    fake.operator_up();
+    sleep(MINUTE).await;
+    fake.act(Act::Stop("web"));
+    let mut durable = Durable::default();
+    durable.totals.rollbacks = 7;
+    let row = serde_json::to_vec(&durable).expect("it is plain data");
+    fake.put(&state_key("web"), row).await.expect("memory");
+    let store: Arc<dyn Store> = Arc::new(fake.clone());
+    let Loading { mut reloader, workers, stop } = loading(file, &fake, store).await;
+    reloader.load(None, Vec::new()).await;
+    let hangups = signal(SignalKind::hangup()).expect("signals can be received");
+    let script = async {
+        fs::write(&compose, "services: {}").expect("the compose file is written");
+        sleep(10 * MINUTE).await;
+        assert_eq!(workers.borrow().iter().flat_map(|all| all.iter()).count(), 1, "it is watched");
+        assert_eq!(fake.restarts(), 0);
+        stop.cancel();
+    };
+    tokio::join!(reloader.run(hangups), script);
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use crate::model::{Container, State};
+use crate::service::Service;
 use crate::service::boot::{Boot, NotedClock, ShutdownSnapshot, StartReason};
 use crate::service::decide::clock_shift::is_jump;
 use crate::service::event::{Event, Note};
-use crate::service::{Durable, Service};
 
 impl Service {
     /// Decides how to treat containers that ended before the agent listened to events.
@@ -19,12 +19,13 @@ impl Service {
     /// started manually, and an operator's stop is the more likely cause. After a reboot it is started: the machine's
     /// shutdown ended all containers, and a service that stays down after a power failure is worse than one that has to
     /// be stopped twice. (For most containers ended by a power failure the engine itself reports this, with code 255.)
-    /// If the current boot ID is unknown, the container is started, as after a reboot.
+    /// If the current boot ID is unknown, the container is started, as after a reboot. What ended before a service was
+    /// added by a reload is treated as within the same boot.
     pub(in crate::service) fn on_start(&mut self, reason_to_start: StartReason, now: Timestamp) {
         let missed_events = match reason_to_start {
             StartReason::Start => self.boot.before.is_empty() || self.boot.before == self.boot.now,
-            // A service that existed before the reload has received every stop event.
-            StartReason::Reload => self.durable == Durable::default(),
+            // It was not configured until now. A service that was takes over what it has received (`continuing`).
+            StartReason::Reload => true,
         };
         if matches!(reason_to_start, StartReason::Start) {
             self.healer.listen(now);
@@ -38,7 +39,8 @@ impl Service {
 
     /// If the clock was set in this boot while the agent was not running, shifts the times of the durable state with it, as
     /// is done at runtime. Clock changes while the machine was down are unknown. In that case `first_seen` of a digest is
-    /// set to now if it is in the future, or if it was recorded by a clock that is known to have been behind.
+    /// set to now if it is in the future, or if it was recorded by a clock that is known to have been behind. Other times are
+    /// set back as far as they lie too far ahead.
     pub(in crate::service) fn follow_clock(&mut self, now: Timestamp) {
         let Boot { now: boot, at, .. } = self.boot.clone();
         match self.durable.clock.take() {
@@ -60,6 +62,8 @@ impl Service {
                         known.first_seen = now;
                     }
                 }
+                let watch = self.watch_length();
+                self.durable.cap(now, watch);
                 let boot = boot.to_string();
                 self.durable.clock = (!boot.is_empty()).then_some(NotedClock { boot, at, is_behind });
             }
@@ -83,6 +87,10 @@ impl Service {
         self.emit(Event::Resumed { image_changes, step, reason }, now);
         if in_swarm {
             return self.watch_again(now);
+        }
+        // It has missed no event, and what a person stops must stay stopped.
+        if reason == StartReason::Reload && is_on_probation {
+            return;
         }
         let is_same_boot = !self.boot.now.is_empty() && self.boot.before == self.boot.now;
         if reason == StartReason::Start && is_same_boot && is_on_probation {

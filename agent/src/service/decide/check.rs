@@ -239,6 +239,9 @@ impl Service {
     fn follow_definition(&mut self, observation: &Observation) {
         if let Some(origin) = Origin::of(&observation.containers, &self.config.compose_files) {
             self.durable.origin = Some(origin);
+            let project = self.config.project();
+            self.durable.origin_of =
+                project.and_then(|project| Some((project.name, project.files.into_iter().next()?)));
         }
         if !observation.is_pending() || observation.definition.is_some() {
             let compared = observation.definition.as_ref().and_then(|compared| compared.as_ref().ok());

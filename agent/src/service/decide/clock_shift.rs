@@ -7,6 +7,9 @@ use crate::service::{Durable, Service};
 /// A smaller difference between clock and elapsed time is not a clock change.
 const MIN_JUMP: SignedDuration = SignedDuration::from_secs(2);
 
+/// The longest time that an update waits after a failure before it is tried again.
+const LONGEST_WAIT: SignedDuration = SignedDuration::from_hours(24);
+
 /// Whether this difference between clock and elapsed time means that the clock was set.
 pub fn is_jump(by: &SignedDuration) -> bool {
     by.abs() > MIN_JUMP
@@ -88,6 +91,52 @@ impl Durable {
         if let Some(clock) = &mut self.clock {
             moved(&mut clock.at);
             clock.is_behind &= by.is_negative();
+        }
+    }
+
+    /// Sets times back that lie further ahead than they may, because the clock was ahead when they were recorded, or is behind
+    /// now: nothing has begun after now, and nothing ends later than if it began now. `watch`: how long an update is watched.
+    pub(in crate::service) fn cap(&mut self, now: Timestamp, watch: Option<SignedDuration>) {
+        let cap = |at: &mut Timestamp| *at = (*at).min(now);
+        let cap_if = |at: &mut Option<Timestamp>| at.iter_mut().for_each(cap);
+        let cap_end = |at: &mut Timestamp, longest: SignedDuration| {
+            *at = (*at).min(now.checked_add(longest).unwrap_or(Timestamp::MAX));
+        };
+        if let Some(deployment) = &mut self.deployment {
+            cap(&mut deployment.begun);
+            cap(&mut deployment.since);
+            if let Some(probation) = deployment.phase.probation_mut() {
+                cap(&mut probation.since);
+                probation.seen.values_mut().for_each(|seen| cap_if(&mut seen.unknown_since));
+            }
+            if let Some(watch) = deployment.phase.watch_mut() {
+                cap_if(&mut watch.steady_since);
+                cap_if(&mut watch.done_since);
+                cap_if(&mut watch.unchanged_since);
+            }
+        }
+        if let Some(last) = &mut self.last_deployment {
+            cap(&mut last.at);
+        }
+        if let (Some(watched), Some(longest)) = (&mut self.watch, watch) {
+            cap(&mut watched.since);
+            cap_end(&mut watched.until, longest);
+        }
+        self.postponed.iter_mut().for_each(|one| cap_end(&mut one.until, LONGEST_WAIT));
+        let not_copied = self.images.iter_mut().filter_map(|(_, memory)| memory.not_copied.as_mut());
+        not_copied.for_each(|one| cap_end(&mut one.until, LONGEST_WAIT));
+        for found in self.images.found_mut() {
+            cap_if(&mut found.not_before);
+            cap_if(&mut found.unread_since);
+        }
+        for restart in self.restart_states.values_mut() {
+            cap_if(&mut restart.last_restart);
+            cap_if(&mut restart.watched_since);
+            cap_if(&mut restart.well_since);
+            restart.problem.iter_mut().for_each(|problem| cap(&mut problem.since));
+        }
+        if let Some(applied) = &mut self.files_applied {
+            cap(&mut applied.at);
         }
     }
 }

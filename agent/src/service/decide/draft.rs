@@ -10,6 +10,7 @@ use crate::service::Service;
 use crate::service::action::Action;
 use crate::service::fleet::FleetView;
 use crate::service::input::{Input, Notice, ServiceReply, ServiceRequest};
+use crate::service::known::Known;
 use crate::service::outcome::Ended;
 
 /// What a service becomes by a decision, and what follows from it. It counts once the durable state and the entries have been
@@ -100,9 +101,22 @@ impl Service {
         Self { fleet, ..self }
     }
 
-    /// Returns the service with the possible leases of the same one under its previous configuration.
+    /// Returns the service as the continuation of the same one under its previous configuration: with its possible leases, and
+    /// with what the engine's events have told, which the engine does not repeat.
     #[must_use]
-    pub fn with_leases_of(self, before: &Self) -> Self {
-        Self { permits: before.permits.inherited(), ..self }
+    pub fn continuing(self, before: &Self) -> Self {
+        let (healer, events) = (before.healer.clone(), before.known.clone());
+        let known = Known {
+            exit_codes: events.exit_codes,
+            signals: events.signals,
+            told_to_stop: events.told_to_stop,
+            resumed: events.resumed,
+            ..self.known
+        };
+        // It has not received the events of other containers.
+        let is_of_same = self.config.compose_project == before.config.compose_project
+            && self.config.container_name == before.config.container_name;
+        let healer = self.healer.continuing(healer, is_of_same);
+        Self { permits: before.permits.inherited(), known, healer, ..self }
     }
 }

@@ -11,7 +11,6 @@ use crate::service::event::{Event, NoRemedy};
 use crate::service::health::assess::{Stops, Symptom, Trouble};
 use crate::service::health::gap::{Engine, Sight};
 use crate::service::health::healer as heal;
-use crate::service::rollout::step::Phase;
 use crate::service::{Durable, ENGINE_RETRY, Service};
 
 /// Events come in bursts: they are covered by one inspection this long after the first.
@@ -177,11 +176,7 @@ impl Service {
             // Events below refer to these containers.
             self.note_containers(&containers);
             if let Some(outcome) = outcome {
-                match phase {
-                    Phase::VerifyRollback { failed, .. } => self.rollback_seen(failed, outcome, now),
-                    Phase::Soak { .. } => self.soak_seen(outcome, now),
-                    _ => self.probation_seen(outcome, now),
-                }
+                self.probation_judged(phase, outcome, now);
             }
         }
         // While another service is changing the project, that service handles the state of the containers.

@@ -14,16 +14,20 @@ const WINDOW: SignedDuration = SignedDuration::from_mins(10);
 impl Service {
     /// Begins to watch the images of an update that has just been proven.
     pub(in crate::service) fn begin_late_watch(&mut self, changes: &[ImageChange], now: Timestamp) {
-        let seconds = self.config.update.as_ref().map_or(0, |update| update.watch.as_secs());
-        let until = now.checked_add(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX)));
         // A swarm has its own `monitor`, and nobody goes back to an earlier image there.
-        let is_watched = seconds > 0 && self.config.swarm_service.is_none();
-        self.durable.watch = is_watched.then(|| LateWatch {
+        let length = self.watch_length().filter(|_| self.config.swarm_service.is_none());
+        self.durable.watch = length.map(|length| LateWatch {
             since: now,
-            until: until.unwrap_or(Timestamp::MAX),
+            until: now.checked_add(length).unwrap_or(Timestamp::MAX),
             images: changes.iter().map(|change| change.configured.clone()).collect(),
             exits: Vec::new(),
         });
+    }
+
+    /// How long an update is watched; `None` if it is not.
+    pub(in crate::service) fn watch_length(&self) -> Option<SignedDuration> {
+        let seconds = self.config.update.as_ref()?.watch.as_secs();
+        (seconds > 0).then(|| SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX)))
     }
 
     /// A deployment begins. The watch goes on after it, unless it goes back to earlier images: it may fail, or be about

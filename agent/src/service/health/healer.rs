@@ -278,6 +278,13 @@ impl Healer {
         self.events_unseen_before = Some(now);
     }
 
+    /// The healer of a service whose configuration has changed: what it knows of the engine's events stays true. Remedies
+    /// follow from the next inspection. `is_of_same`: it watches the same containers as before.
+    pub(in crate::service) fn continuing(self, before: Self, is_of_same: bool) -> Self {
+        let unseen_before = if is_of_same { before.events_unseen_before } else { self.events_unseen_before };
+        Self { events_unseen_before: unseen_before, remedies: BTreeMap::new(), ..before }
+    }
+
     /// Whether somebody may have stopped a container that exited before the agent received events.
     pub(in crate::service) fn is_of_unknown_cause(
         &self,

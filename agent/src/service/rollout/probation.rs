@@ -360,6 +360,15 @@ impl Probation {
         Self { since, expected, seen: BTreeMap::new(), restarts: 0, probed: BTreeMap::new() }
     }
 
+    /// The ID of a container that was told to stop in the run that is on probation, and not by the engine.
+    pub(in crate::service) fn stopped(&self, stops: &StopTimes, by_engine: &StopTimes) -> Option<&str> {
+        let is_stopped = |id: &String, seen: &Seen| {
+            let since = seen.started_at.map_or(self.since, |run| run.max(self.since));
+            stops.get(id).is_some_and(|at| *at >= since && by_engine.get(id) != Some(at))
+        };
+        self.seen.iter().find(|&(id, seen)| is_stopped(id, seen)).map(|(id, _)| id.as_str())
+    }
+
     /// Starts over, because nothing is known of the containers for a while.
     pub(in crate::service) fn start_over(&mut self, now: Timestamp) {
         self.since = now;

@@ -129,6 +129,43 @@ fn a_container_that_a_running_engine_did_not_start_again_while_the_agent_was_dow
 }
 
 #[test]
+fn a_reload_knows_as_much_of_the_stops_before_the_start_as_was_known() {
+    let cases = [(RestartPolicy::No, 137), (RestartPolicy::No, 143), (RestartPolicy::Always, 1)];
+    for (policy, code) in cases {
+        let mut scenario = Scenario::of(config());
+        let before = Container { restart_policy: policy, ..running("a") };
+        scenario.at(10).look(&[&before]).at(60);
+        restart_agent(&mut scenario, "one");
+        let finished_at = scenario.seconds(20);
+        let ended = Container { finished_at, restart_policy: policy, ..exited("a", code) };
+        scenario.look(&[&ended]).at(66).look(&[&ended]);
+        scenario.reconfigures(ServiceConfig { heal_max_restarts: 1, ..config() });
+        scenario.look(&[&ended]).at(80).look(&[&ended]);
+        assert_eq!(scenario.restarts(), [""; 0], "{policy:?} {code}");
+    }
+}
+
+#[test]
+fn a_service_that_a_reload_adds_again_leaves_alone_what_may_have_been_stopped_meanwhile() {
+    for (policy, code, healed) in
+        [(RestartPolicy::No, 143, false), (RestartPolicy::Always, 1, false), (RestartPolicy::No, 1, true)]
+    {
+        let mut scenario = Scenario::of(config());
+        let before = Container { restart_policy: policy, ..running("a") };
+        scenario.at(10).look(&[&before]);
+        let (durable, config) = (scenario.service.durable().clone(), scenario.service.shared_config());
+        scenario.at(60);
+        let added = Service::new(config, durable, boot_of("one", "one"), StartReason::Reload, scenario.now);
+        scenario.service = added.0;
+        scenario.reconnected();
+        let finished_at = scenario.seconds(20);
+        let ended = Container { finished_at, restart_policy: policy, ..exited("a", code) };
+        scenario.look(&[&ended]).at(66).look(&[&ended]);
+        assert_eq!(scenario.restarts().len(), usize::from(healed), "{policy:?} {code}");
+    }
+}
+
+#[test]
 fn a_container_whose_end_nobody_saw_is_started_after_a_power_cut_unless_it_had_been_stopped() {
     for is_stopped in [false, true] {
         let mut scenario = Scenario::of(config());

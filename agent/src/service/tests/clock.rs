@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::config::UpdateConfig;
+use crate::service::rollout::plan::Postponed;
 use crate::service::tests::gates::{MIN_AGE, found, old_enough, with};
+use crate::service::upkeep::late::LateWatch;
 
 /// Ten times the awaited time.
 const LONG: i64 = 10 * MIN_AGE;
@@ -100,6 +102,48 @@ fn times_recorded_by_a_clock_that_was_behind_are_reset() {
         assert!(!scenario.updates_at(since + MIN_AGE - 1), "{is_set_in_between}");
         assert!(scenario.updates_at(since + MIN_AGE), "{is_set_in_between}");
     }
+}
+
+#[test]
+fn after_a_boot_with_a_clock_that_was_behind_nothing_waits_longer_than_it_may() {
+    let hour = Duration::from_hours(1);
+    let mut scenario = Scenario::of(with(UpdateConfig { watch: hour, ..UpdateConfig::default() }));
+    scenario.at(0).starts("one", -1000).at(100).look(&[&with_health("a", HealthState::Unhealthy)]);
+    assert_eq!(scenario.restarts(), ["a"]);
+    let now = scenario.now;
+    let waits = |until: Timestamp| Postponed {
+        digest: digest('2'),
+        others: Vec::new(),
+        until,
+        tries: 9,
+        why: String::new(),
+    };
+    scenario.service.durable.postponed = vec![waits(now + 6 * hour)];
+    let (images, exits) = (vec![IMAGE.to_owned()], Vec::new());
+    scenario.service.durable.watch = Some(LateWatch { since: now, until: now + hour, images, exits });
+    let behind = -100 * LONG;
+    scenario.at(behind).starts("two", behind - 5);
+    // The network is up, so the clock is set.
+    scenario.service.shift(SignedDuration::from_secs(300 - behind));
+    let now = scenario.at(300).now;
+    let durable = scenario.service.durable();
+    let restart = &durable.restart_states["a"];
+    assert!(restart.last_restart.is_some_and(|at| at <= now), "{restart:?}");
+    assert!(restart.problem.as_ref().is_none_or(|problem| problem.since <= now), "{restart:?}");
+    assert!(durable.postponed[0].until <= now + 24 * hour, "{:?}", durable.postponed);
+    assert!(durable.watch.as_ref().is_some_and(|watch| watch.until <= now + hour), "{:?}", durable.watch);
+}
+
+#[test]
+fn times_ahead_that_are_within_their_delay_stay_after_a_boot() {
+    let hour = Duration::from_hours(1);
+    let mut scenario = Scenario::of(with(UpdateConfig { watch: hour, ..UpdateConfig::default() }));
+    scenario.at(0).starts("one", -1000);
+    let (images, exits) = (vec![IMAGE.to_owned()], Vec::new());
+    let watch = LateWatch { since: scenario.now, until: scenario.now + hour, images, exits };
+    scenario.service.durable.watch = Some(watch.clone());
+    scenario.at(600).starts("two", 590);
+    assert_eq!(scenario.service.durable().watch, Some(watch));
 }
 
 #[test]

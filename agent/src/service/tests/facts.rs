@@ -307,6 +307,26 @@ fn a_stop_on_probation_stands_if_the_connection_was_cut_or_the_agent_restarted()
 }
 
 #[test]
+fn a_stop_on_probation_stands_if_the_configuration_is_changed_or_the_engine_restarted() {
+    for is_engine in [true, false] {
+        let (mut scenario, mut new) = new_and_well();
+        let slow = |timing| HealthTiming { start_period: Duration::from_mins(2), ..timing };
+        new.health_timing = new.health_timing.map(slow);
+        let down = ended(&new, 143, scenario.seconds(3));
+        scenario.entries.clear();
+        scenario.at(3).event("id-new", TERM).event("id-new", EventKind::Stop).at(4).look(&[&down]);
+        if is_engine {
+            scenario.at(30).engine_gap().at(40).engine_back();
+        } else {
+            scenario.at(30).reconfigures(config());
+            assert_eq!(scenario.kinds(), [Kind::RESUMED]);
+        }
+        scenario.look(&[&down]).at(200).look(&[&down]);
+        assert_broken_off(&mut scenario);
+    }
+}
+
+#[test]
 fn a_probation_goes_on_with_the_same_containers_if_only_the_connection_was_cut() {
     let (mut scenario, new) = new_and_well();
     scenario.at(5).engine_gap().at(7).look(&[&new]).reconnected();

@@ -160,7 +160,7 @@ fn a_reconfigured_service_releases_the_leases_it_does_not_need() {
     for (auto_update, returned) in [(true, false), (false, true)] {
         let mut scenario = Scenario::of(ServiceConfig { auto_update, ..config() });
         scenario.service.fleet = Arc::new(present());
-        scenario.service = scenario.service.with_leases_of(&before.service);
+        scenario.service = scenario.service.continuing(&before.service);
         scenario.at(0).check(found('2'));
         if returned {
             assert!(scenario.releases(), "the old service can't use the answer");

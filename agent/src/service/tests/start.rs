@@ -1,7 +1,7 @@
 //! Scenarios of projects that are started, forced up, or follow their compose files.
 
 use super::*;
-use crate::model::Awaited;
+use crate::model::{Awaited, Origin};
 use crate::ports::Priority;
 
 #[test]
@@ -117,6 +117,23 @@ fn a_project_that_is_stopped_for_the_snapshot_of_another_service_is_not_started(
     assert_eq!(scenario.act(), None);
     scenario.check(seen);
     assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))), "nobody else starts it");
+}
+
+#[test]
+fn a_project_whose_files_were_moved_is_not_started_in_the_directory_it_had_before() {
+    let auto = || ServiceConfig { auto_start: true, auto_heal: false, ..config() };
+    let one = [local("sha256:one", &['1'])];
+    // The compose file after a reload, and the project directory.
+    for (file, folder) in [("/srv/web.yml", Some("/opt/web")), ("/srv/shop/web.yml", None)] {
+        let mut scenario = Scenario::of(auto());
+        let origin = Origin { folder: Some("/opt/web".into()), env_files: Vec::new() };
+        scenario.check(observed('1', &one, &[&Container { origin, ..running("a") }]));
+        scenario.reconfigures(ServiceConfig { compose_files: vec![file.into()], ..auto() });
+        scenario.check(observed('1', &one, &[&exited("a", 137)]));
+        let step = scenario.act();
+        let Some(Action::Step(Step::Start(BringUp { project, .. }))) = step else { panic!("{step:?}") };
+        assert_eq!(project.folder, folder.map(std::path::PathBuf::from), "{file}");
+    }
 }
 
 #[test]

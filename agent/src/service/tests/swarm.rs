@@ -568,14 +568,6 @@ fn a_compose_deployment_finishes_after_its_service_became_a_swarm_service() {
     let (service, _) =
         Service::new(Arc::new(config), durable, boot_of("one", "one"), StartReason::Reload, scenario.now);
     let mut scenario = Scenario { service, ..scenario };
-    match scenario.at(2).act() {
-        Some(Action::Step(Step::Start(_))) => {
-            let containers = vec![running("b")];
-            let up = StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers };
-            scenario.input(Input::Stepped(up));
-        }
-        other => panic!("{other:?}"),
-    }
     let look = scenario.service.next(scenario.now);
     let Some(Action::Inspect { members, .. }) = look else { panic!("{look:?}") };
     assert_eq!(members, Members::Project("web".into()));

@@ -330,25 +330,29 @@ fn a_changed_grace_applies_from_the_next_deployment_on() {
     for changed in [1, 3600] {
         let mut scenario = Scenario::of(config());
         scenario.brings_up(&[&old], &[&new]).at(1).look(&[&new]).at(5);
-        let durable = scenario.service.durable().clone();
-        let config = ServiceConfig { health_grace: Duration::from_secs(changed), ..config() };
-        let (service, _) =
-            Service::new(Arc::new(config), durable, boot_of("one", "one"), StartReason::Reload, scenario.now);
-        scenario = Scenario { service, ..scenario };
-        scenario.reconnected();
-        // A step in progress is repeated.
-        let action = scenario.at(7).act();
-        assert!(matches!(action, Some(Action::Step(Step::Start(_)))), "{action:?}");
-        scenario.input(Input::Stepped(StepResult::Started {
-            up: Ok(String::new()),
-            named: Vec::new(),
-            containers: vec![new.clone()],
-        }));
-        scenario.at(15).look(&[&new]);
-        assert_eq!(scenario.entries, [], "10 s were configured when it began");
-        scenario.at(20).look(&[&new]);
+        scenario.reconfigures(ServiceConfig { health_grace: Duration::from_secs(changed), ..config() });
+        assert_eq!(scenario.at(7).act(), None, "the probation goes on");
+        scenario.at(9).look(&[&new]);
+        assert_eq!(scenario.kinds(), [Kind::RESUMED], "10 s were configured when it began");
+        scenario.at(11).look(&[&new]);
         assert_eq!(scenario.last().event, Kind::UPDATED, "{changed}");
     }
+}
+
+#[test]
+fn a_reload_does_not_bring_up_again_what_is_on_probation_after_a_rollback() {
+    let mut scenario = Scenario::of(config());
+    let (old, new, back) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2), on("web", IMAGE, "v1", 3));
+    scenario.brings_up(&[&old], &[&new]);
+    let crashed = Container { state: State::Exited, exit_code: 3, ..new };
+    scenario.at(2).look(&[&crashed]).at(3).look(&[&crashed]);
+    scenario.rolls_back(&[&back]);
+    scenario.at(5).look(&[&back]).event("web-3", EventKind::Stop);
+    scenario.reconfigures(config());
+    assert_eq!(scenario.act(), None, "somebody has stopped it");
+    let stopped = Container { state: State::Exited, exit_code: 143, ..back };
+    scenario.look(&[&stopped]).at(400).look(&[&stopped]);
+    assert_eq!(scenario.last().event, Kind::ROLLED_BACK);
 }
 
 #[test]

@@ -36,6 +36,23 @@ pub(super) fn renamed(before: &[&ServiceConfig], after: &[Arc<ServiceConfig>]) -
     removed.filter_map(pair).collect()
 }
 
+/// Gives services that are renamed while they deploy their former names: what comes of the deployment, such as a block, is
+/// remembered by the name. Returns them with their new names.
+pub(super) fn postponed(
+    before: &[&ServiceConfig],
+    after: &mut [Arc<ServiceConfig>],
+    is_deploying: impl Fn(&str) -> bool,
+) -> Vec<(String, String)> {
+    let mut waiting = renamed(before, after);
+    waiting.retain(|(old, _)| is_deploying(old));
+    for (old, new) in &waiting {
+        for service in after.iter_mut().filter(|service| service.name == *new) {
+            *service = Arc::new(ServiceConfig { name: old.clone(), ..(**service).clone() });
+        }
+    }
+    waiting
+}
+
 fn is_same(a: &ServiceConfig, b: &ServiceConfig) -> bool {
     a.compose_project == b.compose_project
         && a.container_name == b.container_name
@@ -119,6 +136,19 @@ mod tests {
             (vec![web()], vec![]),
         ] {
             assert_eq!(renames(&before, &after), [], "{before:?} {after:?}");
+        }
+    }
+
+    #[test]
+    fn a_service_keeps_its_name_until_its_deployment_has_ended() {
+        let before = service("web", Some("shop"), "shop:1");
+        for is_deploying in [true, false] {
+            let mut after =
+                [service("shop", Some("shop"), "shop:1"), service("blog", Some("blog"), "blog:1")];
+            let waiting = postponed(&[before.as_ref()], &mut after, |name| is_deploying && name == "web");
+            assert_eq!(waiting.len(), usize::from(is_deploying));
+            let expected = if is_deploying { "web" } else { "shop" };
+            assert_eq!((after[0].name.as_str(), after[1].name.as_str()), (expected, "blog"));
         }
     }
 

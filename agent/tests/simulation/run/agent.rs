@@ -8,7 +8,9 @@ use evenkeel_agent::config::active::ActiveConfig;
 use evenkeel_agent::config::{Config, ServiceConfig};
 use evenkeel_agent::project::handle::{Command, Handle};
 use evenkeel_agent::project::published;
-use evenkeel_agent::project::services::{Dependencies, EngineHealth, PollState, Services, Workers};
+use evenkeel_agent::project::services::{
+    Dependencies, EngineHealth, PollState, Services, Workers, with_leaving,
+};
 use evenkeel_agent::project::worker::Member;
 use evenkeel_agent::project::worker::Placement;
 use evenkeel_agent::project::world::{World, state_key};
@@ -38,6 +40,7 @@ pub(crate) struct Agent {
     world: Arc<World>,
     placement: Placement,
     workers: watch::Sender<Option<Workers>>,
+    listeners: watch::Sender<Workers>,
     handles_by_name: BTreeMap<String, Handle>,
     /// What each service publishes, until it has ended.
     shown: Arc<Mutex<Vec<published::Receiver>>>,
@@ -70,6 +73,7 @@ impl Agent {
             world,
             placement,
             workers,
+            listeners: watch::Sender::default(),
             handles_by_name: BTreeMap::new(),
             shown: Arc::default(),
             polls,
@@ -93,6 +97,7 @@ impl Agent {
                     Member::new(service.clone(), durable, self.world.clone(), StartReason::Start);
                 let (reply, _) = oneshot::channel();
                 assert!(handle.inbox.send(Command::Retire(reply)).is_ok());
+                self.handles_by_name.insert(service.name.clone(), handle);
                 members.push(member);
             }
         }
@@ -103,7 +108,12 @@ impl Agent {
             handles.push(handle);
         }
         self.placement.place(members);
-        self.workers.send_replace(Some(handles.into()));
+        self.publish(handles.into());
+    }
+
+    fn publish(&self, configured: Workers) {
+        self.listeners.send_replace(with_leaving(&configured, self.handles_by_name.values()));
+        self.workers.send_replace(Some(configured));
     }
 
     async fn member(&mut self, config: Arc<ServiceConfig>, reason: StartReason) -> (Member, Handle) {
@@ -171,7 +181,7 @@ impl Agent {
         let World { engine, registry, clock, record, .. } = (*self.world).clone();
         let events = Events {
             engine: engine.clone(),
-            services: services.clone(),
+            listeners: self.listeners.subscribe(),
             health: health.subscribe(),
             check_now: check_now.clone(),
             clock: clock.clone(),
@@ -199,8 +209,7 @@ impl Agent {
     pub(crate) async fn reload(&mut self, config: &Config) {
         let before = self.workers();
         let is_wanted = |name: &str| config.services.iter().any(|service| service.name == name);
-        let staying = before.iter().filter(|handle| is_wanted(&handle.config.name)).cloned().collect();
-        self.workers.send_replace(Some(staying));
+        self.publish(before.iter().filter(|handle| is_wanted(&handle.config.name)).cloned().collect());
         for handle in before.iter().filter(|handle| !is_wanted(&handle.config.name)) {
             let (reply, answer) = oneshot::channel();
             if handle.inbox.send(Command::Retire(reply)).is_ok() {
@@ -223,7 +232,7 @@ impl Agent {
             handles.push(handle);
         }
         self.placement.place(members);
-        self.workers.send_replace(Some(handles.into()));
+        self.publish(handles.into());
     }
 
     fn workers(&self) -> Workers {

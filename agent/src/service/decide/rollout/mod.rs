@@ -42,7 +42,7 @@ use crate::service::rollout::plan::{Cause, ImageChange, Postponed};
 use crate::service::rollout::probation::{Failed, Failure, Interference, Outcome, Reason};
 use crate::service::rollout::step::Phase;
 use crate::service::wording::names;
-use crate::service::{ENGINE_RETRY, INSPECT_INTERVAL, Service, wording};
+use crate::service::{Durable, ENGINE_RETRY, INSPECT_INTERVAL, Service, wording};
 
 /// Initial backoff after an update that failed for a reason that is not its image's; it doubles each time, up to
 /// [`LONGEST_POSTPONE`].
@@ -61,8 +61,17 @@ fn delay_after(tries: u32) -> Duration {
 }
 
 impl Service {
+    /// Acts on the outcome of a probation in this phase.
+    pub(in crate::service) fn probation_judged(&mut self, phase: Phase, outcome: Outcome, now: Timestamp) {
+        match phase {
+            Phase::VerifyRollback { failed, .. } => self.rollback_seen(failed, outcome, now),
+            Phase::Soak { .. } => self.soak_seen(outcome, now),
+            _ => self.probation_seen(outcome, now),
+        }
+    }
+
     /// Acts on the outcome of an inspection during the probation of the new containers.
-    pub(in crate::service) fn probation_seen(&mut self, outcome: Outcome, now: Timestamp) {
+    fn probation_seen(&mut self, outcome: Outcome, now: Timestamp) {
         match outcome {
             Outcome::Wait { deadline } => self.inspections.postpone((now + INSPECT_INTERVAL).min(deadline)),
             Outcome::Passed if self.is_handing_over() => self.proven_beside(now),
@@ -78,10 +87,17 @@ impl Service {
     }
 
     /// Handles a loss of the engine. It may have stopped containers on probation, which says nothing about their images:
-    /// the project is brought up again, and the probation starts over.
+    /// the project is brought up again, and the probation starts over. Not if a person has stopped one of them before: that
+    /// ends the probation, as it does without the loss.
     pub(in crate::service) fn interrupted(&mut self, now: Timestamp) {
+        let phase = self.durable.deployment.as_ref().map(|deployment| deployment.phase.clone());
+        let Some(phase) = phase else { return };
+        if let Some(container) = self.stopped_on_probation() {
+            let how = Interference::Stopped { container };
+            return self.probation_judged(phase, Outcome::Inconclusive(how), now);
+        }
         let Some(deployment) = &mut self.durable.deployment else { return };
-        let again = match deployment.phase.clone() {
+        let again = match phase {
             Phase::Probation { .. } => Phase::Start,
             // The old containers may have been started, and the new ones stopped.
             Phase::Soak { .. } => Phase::Retire,
@@ -112,6 +128,14 @@ impl Service {
             deployment.enter_attempt(again, deployment.attempt, now);
             self.steps.retry_at = Some(now + ENGINE_RETRY);
         }
+    }
+
+    /// The name of a container on probation that a person has stopped, or its ID if it has not been inspected since the start.
+    fn stopped_on_probation(&self) -> Option<String> {
+        let Durable { deployment, stops, engine_stops, .. } = &self.durable;
+        let id = deployment.as_ref()?.phase.probation()?.stopped(stops, engine_stops)?;
+        let known = self.containers().iter().find(|container| container.id == id);
+        Some(known.map_or_else(|| id.to_owned(), |container| container.name.clone()))
     }
 
     /// The events of a probation were missing for a while, but the engine has kept running: the probation starts over with
