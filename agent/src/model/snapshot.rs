@@ -49,7 +49,7 @@ pub struct Copied {
 }
 
 /// What a copy would need.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Room {
     /// Bytes of the data, as far as they take up room.
     pub bytes: u64,
@@ -57,15 +57,22 @@ pub struct Room {
     pub available: u64,
     /// Whether the copy shares its blocks with the data (reflink), and so needs no room and next to no time.
     pub is_shared: bool,
+    /// Bytes that are written anew nevertheless: a file may be marked as not to be copied on write.
+    pub unshared: u64,
     /// How many copies are there at most: two if the copy can't take the place of the data by its name, so that the data is
     /// set aside by copying it as well.
     pub copies: u64,
 }
 
 impl Room {
+    /// Bytes that a copy writes anew.
+    pub fn written(&self) -> u64 {
+        if self.is_shared { self.unshared } else { self.bytes }
+    }
+
     /// Bytes that the copies need.
     pub fn needed(&self) -> u64 {
-        if self.is_shared { 0 } else { self.bytes.saturating_mul(self.copies) }
+        self.written().saturating_mul(self.copies)
     }
 }
 

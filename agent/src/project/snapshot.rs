@@ -180,7 +180,9 @@ impl Data {
             let identity = self.folders.identify(&kept.folder).await.map_err(|SnapshotError(why)| why)?;
             let of_now = self.folders.identify(&source.folder).await.map_err(|SnapshotError(why)| why)?;
             // The folders are exchanged, which takes no room, or the data of now is copied.
-            room.is_shared |= room.copies == 1 && identity.device == of_now.device;
+            if room.copies == 1 && identity.device == of_now.device {
+                (room.is_shared, room.unshared) = (true, 0);
+            }
             room.copies = 1;
             found.push(identity);
         }

@@ -38,7 +38,13 @@ impl Snapshots for Folders {
 
     async fn measure(&self, _: &Path, _: &Path) -> Result<Room, SnapshotError> {
         *self.measured.lock() += 1;
-        Ok(Room { bytes: 1 << 30, available: *self.available.lock(), is_shared: false, copies: 1 })
+        Ok(Room {
+            bytes: 1 << 30,
+            available: *self.available.lock(),
+            is_shared: false,
+            copies: 1,
+            ..Room::default()
+        })
     }
 
     async fn available(&self, _: &Path) -> Result<u64, SnapshotError> {
@@ -266,7 +272,7 @@ async fn the_free_room_is_that_of_now_although_the_data_was_measured_before() {
     let folders = Arc::new(Folders::default());
     *folders.available.lock() = 7;
     let data = data(&folders, NoVolumes::default());
-    let room = Room { bytes: 1 << 30, available: 1 << 40, is_shared: false, copies: 1 };
+    let room = Room { bytes: 1 << 30, available: 1 << 40, is_shared: false, copies: 1, ..Room::default() };
     let known = |(made, _): (CopyMade, Place)| (made.source, room);
     let measured: Vec<(Source, Room)> = copies(&["a", "b"]).into_iter().map(known).collect();
     let seen = data.look(&rules(), &Model::default(), None, &measured).await.unwrap().unwrap();

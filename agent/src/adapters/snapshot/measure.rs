@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 use rustix::fs::{CWD, RenameFlags};
 
+use super::copy::Alike;
 use super::{Room, SnapshotError, because, copy, nearest};
 
 /// What copies of other users' files take, by bit number (capabilities(7)).
@@ -73,10 +74,37 @@ pub(super) fn room(live: &Path, copy: &Path, in_container: bool) -> Result<Room,
         check_may_set_ids(path, &own_status())?;
         check_set_ids(path, target)?;
     }
-    let is_shared = shares_blocks(live, size.largest.as_deref(), target)?;
+    let unshared = unshared(&size.alike, |largest| shares_blocks(live, largest, target))?;
     let takes_place =
         device(target) == device(live) && !is_mount_point(&mounts(), live) && can_exchange(target);
-    Ok(Room { bytes: size.bytes, available, is_shared, copies: if takes_place { 1 } else { 2 } })
+    Ok(Room {
+        bytes: size.bytes,
+        available,
+        is_shared: unshared.is_some(),
+        unshared: unshared.unwrap_or_default(),
+        copies: if takes_place { 1 } else { 2 },
+    })
+}
+
+/// How many bytes of regular files are written anew by a copy that shares the blocks of the others; `None` if none are shared.
+/// `shares` tries it with a file.
+fn unshared(
+    all: &[Alike],
+    shares: impl Fn(Option<&Path>) -> Result<bool, SnapshotError>,
+) -> Result<Option<u64>, SnapshotError> {
+    let (mut unshared, mut are_shared, mut is_tried) = (0_u64, false, false);
+    for alike in all.iter().filter(|alike| alike.largest.is_some()) {
+        is_tried = true;
+        if shares(alike.largest.as_deref())? {
+            are_shared = true;
+        } else {
+            unshared = unshared.saturating_add(alike.bytes);
+        }
+    }
+    if !is_tried {
+        are_shared = shares(None)?;
+    }
+    Ok(are_shared.then_some(unshared))
 }
 
 /// The free bytes where a copy goes.
@@ -185,7 +213,7 @@ fn unescaped(text: &str) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// Tries whether the data can be copied by sharing its blocks, with its largest file: those of a database may be marked as
+/// Tries whether data can be copied by sharing its blocks, with its largest file: those of a database may be marked as
 /// not to be copied on write, which a fresh file beside them is not. A copy has to be written, too.
 fn shares_blocks(live: &Path, largest: Option<&Path>, target: &Path) -> Result<bool, SnapshotError> {
     let written = Probe(target.join(probe_name("b")));
@@ -270,6 +298,28 @@ mod tests {
         check_set_ids(&live, folder.path()).unwrap();
         assert_eq!(fs::read_to_string(&secret).unwrap(), "kept");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "the probes are removed");
+    }
+
+    #[test]
+    fn room_is_needed_for_the_part_of_the_data_that_can_not_share_its_blocks() {
+        let alike = |bytes: u64, name: &str| Alike {
+            bytes,
+            largest: (bytes > 0).then(|| name.into()),
+            ..Alike::default()
+        };
+        let seen = |plain: u64, marked: u64, refused: &[&str]| {
+            let shares = |largest: Option<&Path>| {
+                let name = largest.map_or("probe", |largest| largest.to_str().unwrap());
+                Ok(!refused.contains(&name))
+            };
+            unshared(&[alike(plain, "plain"), alike(marked, "marked")], shares).unwrap()
+        };
+        assert_eq!(seen(2 << 40, 5 << 30, &["marked"]), Some(5 << 30));
+        assert_eq!(seen(2 << 40, 5 << 30, &[]), Some(0), "the copy goes to a folder that is marked, too");
+        assert_eq!(seen(2 << 40, 0, &["marked"]), Some(0));
+        assert_eq!(seen(0, 5 << 30, &["marked"]), None);
+        assert_eq!(seen(1, 1, &["plain", "marked"]), None);
+        assert_eq!((seen(0, 0, &[]), seen(0, 0, &["probe"])), (Some(0), None));
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(crate) fn lacks_room(seen: &SnapshotSeen, rules: &SnapshotRules, spares: boo
 
 /// How much of the data the copies write anew.
 fn copied_bytes(rooms: &[(PathBuf, Room)]) -> u64 {
-    rooms.iter().filter(|(_, room)| !room.is_shared).map(|(_, room)| room.bytes).sum()
+    rooms.iter().map(|(_, room)| room.written()).sum()
 }
 
 /// How much must stay free beside the copies: an image that finds no room to migrate its data would be rejected for it. A
@@ -52,13 +52,13 @@ pub(crate) fn lacks_free(rooms: &[(PathBuf, Room)], spares: bool) -> Option<Stri
     // Several may go to the same file system: none of them has more room than all need together.
     let needed: u64 = rooms.iter().map(|(_, room)| room.needed()).sum();
     let lacks = |room: &Room| {
-        let needed = if room.is_shared { 0 } else { needed };
+        let needed = if room.needed() == 0 { 0 } else { needed };
         room.available < needed.saturating_add(spare_of(room))
     };
     let (folder, room) = rooms.iter().find(|(_, room)| lacks(room))?;
     let spare = spare_of(room);
     let (folder, available, spare_size) = (folder.display(), size(room.available), size(spare));
-    if room.is_shared {
+    if room.needed() == 0 {
         return Some(format!("the update needs {spare_size} to spare, {available} free in {folder}"));
     }
     let twice =
@@ -79,7 +79,7 @@ pub(in crate::service) fn will_copy(seen: &SnapshotSeen) -> String {
         return "the data was copied for an earlier attempt, and is not copied again".to_owned();
     }
     let bytes: u64 = seen.rooms.iter().map(|(_, room)| room.bytes).sum();
-    let is_shared = seen.rooms.iter().all(|(_, room)| room.is_shared);
+    let is_shared = seen.rooms.iter().all(|(_, room)| room.is_shared && room.unshared == 0);
     let how = if is_shared { ", sharing its blocks with the data" } else { "" };
     let names: Vec<&str> = seen.sources.iter().map(|source| source.of.as_str()).collect();
     format!("{} of data is copied before the update{how} ({})", size(bytes), names.join(", "))
@@ -191,7 +191,7 @@ mod tests {
     fn data_that_can_not_be_exchanged_needs_room_for_two_copies() {
         let rules = SnapshotRules { of: Vec::new(), keep: 1, max_bytes: 100 << 20 };
         let lacks = |copies: u64, is_shared: bool, mib: u64| {
-            let room = Room { bytes: 60 << 20, available: mib << 20, is_shared, copies };
+            let room = Room { bytes: 60 << 20, available: mib << 20, is_shared, copies, ..Room::default() };
             let rooms = vec![("/v".into(), room)];
             let seen = SnapshotSeen { sources: Vec::new(), rooms, dumps: "/s".into(), earlier: None };
             lacks_room(&seen, &rules, true)
@@ -217,14 +217,25 @@ mod tests {
         for (data, spared) in [(0, 0), (100 << 20, 100 << 20), (2 << 30, 512 << 20), (100 << 30, 10 << 30)] {
             assert_eq!(spare(data), spared, "{data}");
         }
-        let room = Room { bytes: 2 << 30, available: 2 << 30, is_shared: false, copies: 1 };
+        let room =
+            Room { bytes: 2 << 30, available: 2 << 30, is_shared: false, copies: 1, ..Room::default() };
         let rooms = [(PathBuf::from("/v"), room)];
         assert_eq!(lacks_free(&rooms, false), None, "a person goes back, and no image migrates anything");
         let why = lacks_free(&rooms, true).unwrap();
         assert_eq!(why, "the copy of the data needs 2.0 GiB, and 512.0 MiB to spare, 2.0 GiB free in /v");
         // A large one that shares its blocks asks nothing of the disk of a small one.
-        let large = Room { bytes: 2 << 40, available: 300 << 30, is_shared: true, copies: 1 };
-        let small = Room { bytes: 100 << 20, available: 40 << 30, is_shared: false, copies: 1 };
+        let large =
+            Room { bytes: 2 << 40, available: 300 << 30, is_shared: true, copies: 1, ..Room::default() };
+        let small =
+            Room { bytes: 100 << 20, available: 40 << 30, is_shared: false, copies: 1, ..Room::default() };
         assert_eq!(lacks_free(&[("/media".into(), large), ("/v".into(), small)], true), None);
+        // A part of it can't share them.
+        let mixed = |gib: u64| [("/media".into(), Room { available: gib << 30, unshared: 5 << 30, ..large })];
+        assert_eq!(lacks_free(&mixed(210), true), None);
+        let why = lacks_free(&mixed(207), true).unwrap();
+        assert_eq!(
+            why,
+            "the copy of the data needs 5.0 GiB, and 204.8 GiB to spare, 207.0 GiB free in /media"
+        );
     }
 }

@@ -197,7 +197,7 @@ impl Snapshots for FakeWorld {
 
     async fn measure(&self, _: &Path, _: &Path) -> Result<Room, SnapshotError> {
         self.lock().data.measured += 1;
-        Ok(Room { bytes: 4096, available: 1 << 30, is_shared: false, copies: 1 })
+        Ok(Room { bytes: 4096, available: 1 << 30, is_shared: false, copies: 1, ..Room::default() })
     }
 
     async fn available(&self, _: &Path) -> Result<u64, SnapshotError> {
