@@ -16,6 +16,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use tokio::sync::watch;
 
+use super::mounts::{check_no_mount_below, other_file_system};
 use super::{SnapshotError, attributes, because, partial, remove, sync_parent};
 
 /// How deep folders may be in each other: two files are open for each.
@@ -53,6 +54,7 @@ impl Report {
 
 /// Copies a folder. The copy has its name once it is complete and on disk.
 pub(super) fn complete(from: &Path, to: &Path, report: &Report) -> Result<(), SnapshotError> {
+    check_no_mount_below(from)?;
     let unfinished = partial(to);
     // What a run left that was killed.
     remove(&unfinished)?;
@@ -172,10 +174,6 @@ pub(super) fn size(folder: &Path, looks_closer: bool) -> Result<Size, SnapshotEr
 
 fn too_deep(folder: &Path) -> SnapshotError {
     SnapshotError(format!("{} is too deep to be copied", folder.display()))
-}
-
-fn other_file_system(path: &Path) -> SnapshotError {
-    SnapshotError(format!("{} is another file system, which is not copied", path.display()))
 }
 
 /// An open folder. Its entries are reached through the open file, so that nobody can put a link in place of a part of their

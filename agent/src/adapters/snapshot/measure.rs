@@ -1,9 +1,7 @@
 //! What a copy of a folder would take, and what stands in its way.
 
-use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +9,7 @@ use parking_lot::Mutex;
 use rustix::fs::{CWD, RenameFlags};
 
 use super::copy::Alike;
+use super::mounts::{are_in_one_mount, check_no_mount_below, mount_points, mounts};
 use super::{Room, SnapshotError, because, copy, nearest};
 
 /// What copies of other users' files take, by bit number (capabilities(7)).
@@ -60,6 +59,7 @@ pub(super) fn room(live: &Path, copy: &Path, in_container: bool) -> Result<Room,
     if !live.is_dir() {
         return Err(unseen(live));
     }
+    check_no_mount_below(live)?;
     let target = nearest(copy);
     let available = available(copy, in_container)?;
     let lacks_setfcap = !lacking(&own_status(), &FOR_CAPABLE).is_empty();
@@ -76,7 +76,7 @@ pub(super) fn room(live: &Path, copy: &Path, in_container: bool) -> Result<Room,
     }
     let unshared = unshared(&size.alike, |largest| shares_blocks(live, largest, target))?;
     let takes_place =
-        device(target) == device(live) && !is_mount_point(&mounts(), live) && can_exchange(target);
+        device(target) == device(live) && are_in_one_mount(&mounts(), live, target) && can_exchange(target);
     Ok(Room {
         bytes: size.bytes,
         available,
@@ -115,10 +115,6 @@ pub(super) fn available(copy: &Path, in_container: bool) -> Result<u64, Snapshot
     }
     let free = rustix::fs::statvfs(target).map_err(|error| because("measure", target)(error.into()))?;
     Ok(free.f_bavail.saturating_mul(free.f_frsize))
-}
-
-fn mounts() -> String {
-    fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()
 }
 
 /// Tries whether the file system can exchange two names, which those of the network and older ZFS can't.
@@ -173,12 +169,6 @@ fn device(folder: &Path) -> Option<u64> {
     fs::metadata(folder).map(|found| found.dev()).ok()
 }
 
-/// Reports whether something is mounted on a folder, according to `/proc/self/mountinfo`. It can't be renamed, although a bind
-/// mount has the device of its surroundings.
-fn is_mount_point(mounts: &str, folder: &Path) -> bool {
-    mount_points(mounts).any(|place| place.as_bytes() == folder.as_os_str().as_bytes())
-}
-
 /// Refuses a folder that is in the file system of the agent's own container.
 fn check_mounted(mounts: &str, folder: &Path) -> Result<(), SnapshotError> {
     if mount_points(mounts).any(|place| place != "/" && folder.starts_with(Path::new(&place))) {
@@ -189,28 +179,6 @@ fn check_mounted(mounts: &str, folder: &Path) -> Result<(), SnapshotError> {
          path",
         folder.display()
     )))
-}
-
-fn mount_points(mounts: &str) -> impl Iterator<Item = OsString> {
-    mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(unescaped)
-}
-
-/// Blanks, newlines and backslashes are written as three octal digits there.
-fn unescaped(text: &str) -> OsString {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, others)) = rest.split_first() {
-        let digits = others.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        if let Some(byte) = byte.filter(|_| *first == b'\\') {
-            bytes.push(byte);
-            rest = &others[3..];
-        } else {
-            bytes.push(*first);
-            rest = others;
-        }
-    }
-    OsString::from_vec(bytes)
 }
 
 /// Tries whether data can be copied by sharing its blocks, with its largest file: those of a database may be marked as
@@ -334,16 +302,6 @@ mod tests {
     fn a_place_that_does_not_keep_the_set_group_id_bit_is_refused() {
         let SnapshotError(error) = check_set_ids(Path::new("/srv/data"), Path::new("/proc")).unwrap_err();
         assert!(error.starts_with("/srv/data has the set-user-ID or set-group-ID bit"), "{error}");
-    }
-
-    #[test]
-    fn a_mount_point_is_found_whatever_its_name_is() {
-        let mounts = "1 2 8:1 / / rw - ext4 x rw\n3 1 8:1 /b /srv/my\\040data rw - ext4 x rw\n4 1 8:1 /c /srv/ä\\134 rw";
-        for (folder, expected) in
-            [("/srv/my data", true), ("/srv/my", false), ("/srv", false), ("/", true), ("/srv/ä\\", true)]
-        {
-            assert_eq!(is_mount_point(mounts, Path::new(folder)), expected, "{folder}");
-        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod attributes;
 mod copy;
 mod exchange;
 mod measure;
+mod mounts;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -143,6 +144,7 @@ fn identity(folder: &Path) -> Result<FolderId, SnapshotError> {
 
 /// Removes a folder with its contents. Symbolic links are not followed.
 fn remove(folder: &Path) -> Result<(), SnapshotError> {
+    mounts::check_removable(folder)?;
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(because("remove", folder)(error)),
         _ => Ok(()),

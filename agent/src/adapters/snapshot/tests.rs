@@ -395,6 +395,42 @@ async fn what_a_copy_would_refuse_is_refused_when_it_is_measured() {
 }
 
 #[tokio::test]
+async fn what_is_mounted_inside_the_data_is_neither_copied_nor_removed_with_it() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (one, two) = (place(&folder.path().join("one")), place(&folder.path().join("two")));
+    let (photos, below) = (folder.path().join("photos"), folder.path().join("below"));
+    for created in [&one.live.join("inside"), &two.live, &photos, &below.join("inside")] {
+        fs::create_dir_all(created).unwrap();
+    }
+    fs::write(photos.join("photo"), "x").unwrap();
+    let has_photo = || photos.join("photo").exists();
+    let copied = copy(&one).await.unwrap();
+    // A bind mount has the same device.
+    let mut mounted = Mounted::at(&one.live.join("inside"), &photos);
+    let other = Place { copy: folder.path().join("one/copies/other"), ..one.clone() };
+    let measured = FOLDERS.measure(&other.live, &other.copy).await.unwrap_err();
+    assert!(measured.0.ends_with("live/inside is another file system, which is not copied"), "{measured}");
+    assert_eq!(copy(&other).await.unwrap_err(), measured);
+    // It was mounted after the copy was made, and is renamed with the data.
+    FOLDERS.restore(&one, &copied).await.unwrap();
+    mounted.0 = one.aside.join("inside");
+    let error = FOLDERS.remove(&one.aside).await.unwrap_err().to_string();
+    assert!(error.contains("is not removed, because something is mounted on"), "{error}");
+    assert!(has_photo());
+    // The data can't be exchanged, and is set aside already.
+    let _live = Mounted::at(&two.live, &below);
+    let copied = copy(&two).await.unwrap();
+    fs::create_dir(&two.aside).unwrap();
+    let _inside = Mounted::at(&two.live.join("inside"), &photos);
+    let error = FOLDERS.restore(&two, &copied).await.unwrap_err().to_string();
+    assert!(error.contains("is not removed, because something is mounted on"), "{error}");
+    assert!(has_photo());
+}
+
+#[tokio::test]
 async fn a_folder_is_resolved_before_it_is_copied() {
     if !is_root() {
         return;
