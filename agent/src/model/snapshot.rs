@@ -48,6 +48,15 @@ pub struct Copied {
     pub folder: FolderId,
 }
 
+/// What is free on a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Free {
+    /// Bytes.
+    pub bytes: u64,
+    /// How many files and folders can be created; `None` if their number has no limit of its own.
+    pub entries: Option<u64>,
+}
+
 /// What a copy would need.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Room {
@@ -59,6 +68,10 @@ pub struct Room {
     pub is_shared: bool,
     /// Bytes that are written anew nevertheless: a file may be marked as not to be copied on write.
     pub unshared: u64,
+    /// How many files and folders are created.
+    pub entries: u64,
+    /// How many can be created where the copy goes; `None` if their number has no limit of its own.
+    pub free_entries: Option<u64>,
     /// How many copies are there at most: two if the copy can't take the place of the data by its name, so that the data is
     /// set aside by copying it as well.
     pub copies: u64,

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::model::EngineError;
-pub use crate::model::snapshot::{Copied, FolderId, Mounter, Place, Room, SnapshotError, Volume};
+pub use crate::model::snapshot::{Copied, FolderId, Free, Mounter, Place, Room, SnapshotError, Volume};
 
 /// Copies folders and puts the copies back. No process writes to a folder meanwhile: whoever calls this has stopped the
 /// containers that mount it. Every call can be repeated after it was killed in the middle.
@@ -19,8 +19,8 @@ pub trait Snapshots: Send + Sync + 'static {
     /// Measures a folder, for a copy next to `copy`. Refuses what could not be copied.
     async fn measure(&self, live: &Path, copy: &Path) -> Result<Room, SnapshotError>;
 
-    /// Returns the free bytes where a copy goes. Unlike [`Self::measure`], this walks through nothing.
-    async fn available(&self, copy: &Path) -> Result<u64, SnapshotError>;
+    /// Returns what is free where a copy goes. Unlike [`Self::measure`], this walks through nothing.
+    async fn available(&self, copy: &Path) -> Result<Free, SnapshotError>;
 
     /// Copies a folder and waits until the copy is on disk. Reports the bytes that were copied so far. One that is there
     /// already is complete: a copy gets its name last.

@@ -134,7 +134,10 @@ impl Data {
     ) -> Result<(PathBuf, Room), SnapshotError> {
         let target = source.target();
         let room = match measured.iter().find(|(of, _)| of == source) {
-            Some((_, room)) => Room { available: self.folders.available(&target).await?, ..*room },
+            Some((_, room)) => {
+                let free = self.folders.available(&target).await?;
+                Room { available: free.bytes, free_entries: free.entries, ..*room }
+            }
             None => self.folders.measure(&source.folder, &target).await?,
         };
         Ok((target.parent().map(Path::to_owned).unwrap_or(target), room))
@@ -181,7 +184,7 @@ impl Data {
             let of_now = self.folders.identify(&source.folder).await.map_err(|SnapshotError(why)| why)?;
             // The folders are exchanged, which takes no room, or the data of now is copied.
             if room.copies == 1 && identity.device == of_now.device {
-                (room.is_shared, room.unshared) = (true, 0);
+                (room.is_shared, room.unshared, room.entries) = (true, 0, 0);
             }
             room.copies = 1;
             found.push(identity);

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::*;
 use crate::model::State;
-use crate::model::snapshot::{Copied, FolderId, Volume};
+use crate::model::snapshot::{Copied, FolderId, Free, Volume};
 
 /// Folders by path, of which some can't be put back, some can't be undone, and some can't be removed.
 #[derive(Default)]
@@ -47,8 +47,8 @@ impl Snapshots for Folders {
         })
     }
 
-    async fn available(&self, _: &Path) -> Result<u64, SnapshotError> {
-        Ok(*self.available.lock())
+    async fn available(&self, _: &Path) -> Result<Free, SnapshotError> {
+        Ok(Free { bytes: *self.available.lock(), entries: Some(9) })
     }
 
     async fn copy(&self, _: &Place, _: &watch::Sender<u64>) -> Result<Copied, SnapshotError> {
@@ -276,7 +276,7 @@ async fn the_free_room_is_that_of_now_although_the_data_was_measured_before() {
     let known = |(made, _): (CopyMade, Place)| (made.source, room);
     let measured: Vec<(Source, Room)> = copies(&["a", "b"]).into_iter().map(known).collect();
     let seen = data.look(&rules(), &Model::default(), None, &measured).await.unwrap().unwrap();
-    let now = (PathBuf::from("/srv"), Room { available: 7, ..room });
+    let now = (PathBuf::from("/srv"), Room { available: 7, free_entries: Some(9), ..room });
     assert_eq!(seen.rooms, [now.clone(), now]);
     assert_eq!(*folders.measured.lock(), 0);
 }

@@ -113,8 +113,10 @@ impl Alike {
 /// The size of a folder.
 #[derive(Debug, Default)]
 pub(super) struct Size {
-    /// The bytes that its files take up.
+    /// The bytes that its files and folders take up.
     pub(super) bytes: u64,
+    /// How many files and folders there are, with itself; one with several names counts once.
+    pub(super) entries: u64,
     /// Its regular files, and those of them that are marked as not to be copied on write.
     pub(super) alike: [Alike; 2],
     /// What has the set-user-ID or set-group-ID bit, if anything has.
@@ -127,8 +129,9 @@ pub(super) struct Size {
 /// capabilities of files are looked for.
 pub(super) fn size(folder: &Path, looks_closer: bool) -> Result<Size, SnapshotError> {
     let mut seen = HashSet::new();
-    let (mut bytes, mut alike, mut capable) = (0_u64, <[Alike; 2]>::default(), None);
+    let (mut alike, mut capable) = (<[Alike; 2]>::default(), None);
     let top = fs::symlink_metadata(folder).map_err(because("read", folder))?;
+    let (mut bytes, mut entries_seen) = (top.blocks().saturating_mul(512), 1_u64);
     let device = top.dev();
     let mut sets_ids = (top.mode() & SET_IDS != 0).then(|| folder.to_owned());
     let mut left = vec![(folder.to_owned(), 0)];
@@ -157,19 +160,20 @@ pub(super) fn size(folder: &Path, looks_closer: bool) -> Result<Size, SnapshotEr
             if looks_closer && capable.is_none() && found.is_file() && attributes::has_capabilities(&path) {
                 capable = Some(path.clone());
             }
+            if !found.is_dir() && found.nlink() > 1 && !seen.insert(found.ino()) {
+                continue;
+            }
+            entries_seen += 1;
+            bytes = bytes.saturating_add(found.blocks().saturating_mul(512));
             if found.is_dir() {
                 left.push((path, depth + 1));
-            } else if found.nlink() < 2 || seen.insert(found.ino()) {
-                bytes = bytes.saturating_add(found.blocks().saturating_mul(512));
-                if found.is_file() {
-                    let is_marked =
-                        is_marked || (found.blocks() >= LARGE && attributes::is_never_shared(&path));
-                    alike[usize::from(is_marked)].add(&found, path);
-                }
+            } else if found.is_file() {
+                let is_marked = is_marked || (found.blocks() >= LARGE && attributes::is_never_shared(&path));
+                alike[usize::from(is_marked)].add(&found, path);
             }
         }
     }
-    Ok(Size { bytes, alike, sets_ids, capable })
+    Ok(Size { bytes, entries: entries_seen, alike, sets_ids, capable })
 }
 
 fn too_deep(folder: &Path) -> SnapshotError {

@@ -10,7 +10,7 @@ use rustix::fs::{CWD, RenameFlags};
 
 use super::copy::Alike;
 use super::mounts::{are_in_one_mount, check_no_mount_below, mount_points, mounts};
-use super::{Room, SnapshotError, because, copy, nearest};
+use super::{Free, Room, SnapshotError, because, copy, nearest};
 
 /// What copies of other users' files take, by bit number (capabilities(7)).
 const CAPABILITIES: [(u32, &str); 3] = [(0, "CAP_CHOWN"), (1, "CAP_DAC_OVERRIDE"), (3, "CAP_FOWNER")];
@@ -61,7 +61,7 @@ pub(super) fn room(live: &Path, copy: &Path, in_container: bool) -> Result<Room,
     }
     check_no_mount_below(live)?;
     let target = nearest(copy);
-    let available = available(copy, in_container)?;
+    let free = available(copy, in_container)?;
     let lacks_setfcap = !lacking(&own_status(), &FOR_CAPABLE).is_empty();
     let size = copy::size(live, lacks_setfcap)?;
     if let Some(file) = &size.capable {
@@ -79,9 +79,11 @@ pub(super) fn room(live: &Path, copy: &Path, in_container: bool) -> Result<Room,
         device(target) == device(live) && are_in_one_mount(&mounts(), live, target) && can_exchange(target);
     Ok(Room {
         bytes: size.bytes,
-        available,
+        available: free.bytes,
         is_shared: unshared.is_some(),
         unshared: unshared.unwrap_or_default(),
+        entries: size.entries,
+        free_entries: free.entries,
         copies: if takes_place { 1 } else { 2 },
     })
 }
@@ -107,14 +109,17 @@ fn unshared(
     Ok(are_shared.then_some(unshared))
 }
 
-/// The free bytes where a copy goes.
-pub(super) fn available(copy: &Path, in_container: bool) -> Result<u64, SnapshotError> {
+/// What is free where a copy goes.
+pub(super) fn available(copy: &Path, in_container: bool) -> Result<Free, SnapshotError> {
     let target = nearest(copy);
     if in_container {
         check_mounted(&mounts(), target)?;
     }
-    let free = rustix::fs::statvfs(target).map_err(|error| because("measure", target)(error.into()))?;
-    Ok(free.f_bavail.saturating_mul(free.f_frsize))
+    let seen = rustix::fs::statvfs(target).map_err(|error| because("measure", target)(error.into()))?;
+    Ok(Free {
+        bytes: seen.f_bavail.saturating_mul(seen.f_frsize),
+        entries: (seen.f_files > 0).then_some(seen.f_favail),
+    })
 }
 
 /// Tries whether the file system can exchange two names, which those of the network and older ZFS can't.
@@ -248,8 +253,9 @@ mod tests {
     #[test]
     fn the_free_room_is_that_of_the_file_system_that_a_copy_goes_to() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(available(&folder.path().join("copies/one"), false).unwrap() > 0);
-        assert_eq!(available(Path::new("/proc/copies/one"), false), Ok(0));
+        assert!(available(&folder.path().join("copies/one"), false).unwrap().bytes > 0);
+        let none = Free { bytes: 0, entries: None };
+        assert_eq!(available(Path::new("/proc/copies/one"), false), Ok(none));
     }
 
     #[test]

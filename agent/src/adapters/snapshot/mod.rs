@@ -24,7 +24,7 @@ use tokio::task::spawn_blocking;
 use self::copy::Report;
 use self::turn::Turn;
 use crate::config::in_container;
-use crate::ports::snapshot::{Copied, FolderId, Place, Room, SnapshotError, Snapshots};
+use crate::ports::snapshot::{Copied, FolderId, Free, Place, Room, SnapshotError, Snapshots};
 
 /// Copies folders with the rights of this process.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +46,7 @@ impl Snapshots for FolderSnapshots {
         in_thread(move || measure::room(&live, &copy, in_container)).await
     }
 
-    async fn available(&self, copy: &Path) -> Result<u64, SnapshotError> {
+    async fn available(&self, copy: &Path) -> Result<Free, SnapshotError> {
         let (copy, in_container) = (copy.to_owned(), self.in_container);
         in_thread(move || measure::available(&copy, in_container)).await
     }

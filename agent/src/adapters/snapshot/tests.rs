@@ -475,6 +475,20 @@ fn what_takes_rights_of_its_own_is_found_when_it_is_measured() {
 }
 
 #[test]
+fn files_and_folders_are_counted_once_whatever_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let entries = || copy::size(folder.path(), false).unwrap().entries;
+    assert_eq!(entries(), 1, "itself");
+    fs::create_dir(folder.path().join("a")).unwrap();
+    fs::write(folder.path().join("a/file"), "x").unwrap();
+    fs::hard_link(folder.path().join("a/file"), folder.path().join("other name")).unwrap();
+    symlink("nowhere", folder.path().join("link")).unwrap();
+    assert_eq!(entries(), 4);
+    let blocks = fs::symlink_metadata(folder.path().join("a")).unwrap().blocks();
+    assert!(copy::size(&folder.path().join("a"), false).unwrap().bytes >= blocks * 512);
+}
+
+#[test]
 fn blocks_are_tried_to_be_shared_with_the_largest_file() {
     let folder = tempfile::tempdir().unwrap();
     let large = folder.path().join("a/large");

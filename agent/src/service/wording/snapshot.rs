@@ -34,6 +34,19 @@ pub(crate) fn lacks_room(seen: &SnapshotSeen, rules: &SnapshotRules, spares: boo
     lacks_free(&seen.rooms, spares)
 }
 
+/// A number, as people write it.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (nth, digit) in digits.chars().enumerate() {
+        if nth > 0 && (digits.len() - nth).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// How much of the data the copies write anew.
 fn copied_bytes(rooms: &[(PathBuf, Room)]) -> u64 {
     rooms.iter().map(|(_, room)| room.written()).sum()
@@ -48,6 +61,25 @@ fn spare(bytes: u64) -> u64 {
 
 /// What is missing of the room for copies and, with `spares`, for the update that follows; `None` if nothing is.
 pub(crate) fn lacks_free(rooms: &[(PathBuf, Room)], spares: bool) -> Option<String> {
+    lacks_bytes(rooms, spares).or_else(|| lacks_entries(rooms, spares))
+}
+
+/// The same of the inodes: a file system may run out of them while there is room for bytes, and a copy that shares its blocks
+/// takes as many.
+fn lacks_entries(rooms: &[(PathBuf, Room)], spares: bool) -> Option<String> {
+    let needed_by = |room: &Room| room.entries.saturating_mul(room.copies);
+    let needed = rooms.iter().fold(0, |sum: u64, (_, room)| sum.saturating_add(needed_by(room)));
+    let spare = if spares { needed / 10 } else { 0 };
+    let most = needed.saturating_add(spare);
+    let lacking = rooms.iter().filter(|(_, room)| room.entries > 0);
+    let mut lacking = lacking.filter_map(|(folder, room)| Some((folder, room.free_entries?)));
+    let (folder, free) = lacking.find(|(_, free)| *free < most)?;
+    let and_spare = if spare > 0 { format!(", and {} to spare", grouped(spare)) } else { String::new() };
+    let (needed, free, folder) = (grouped(needed), grouped(free), folder.display());
+    Some(format!("the copy of the data needs {needed} inodes{and_spare}, {free} free in {folder}"))
+}
+
+fn lacks_bytes(rooms: &[(PathBuf, Room)], spares: bool) -> Option<String> {
     let spare_of = |room: &Room| if spares { spare(room.bytes) } else { 0 };
     // Several may go to the same file system: none of them has more room than all need together.
     let needed: u64 = rooms.iter().map(|(_, room)| room.needed()).sum();
@@ -210,6 +242,34 @@ mod tests {
         assert_eq!(why, "the copy of the data needs 60.0 MiB, and 60.0 MiB to spare, 119.0 MiB free in /v");
         let why = lacks(1, true, 59).unwrap();
         assert_eq!(why, "the update needs 60.0 MiB to spare, 59.0 MiB free in /v");
+    }
+
+    #[test]
+    fn a_copy_needs_inodes_even_if_it_shares_its_blocks() {
+        let lacks = |free: Option<u64>, is_shared: bool, spares: bool| {
+            let room = Room {
+                bytes: 1 << 20,
+                available: 1 << 30,
+                is_shared,
+                entries: 1_050_000,
+                free_entries: free,
+                copies: 2,
+                ..Room::default()
+            };
+            lacks_free(&[("/v".into(), room)], spares)
+        };
+        for is_shared in [true, false] {
+            let why = lacks(Some(900_000), is_shared, true).unwrap();
+            assert_eq!(
+                why,
+                "the copy of the data needs 2,100,000 inodes, and 210,000 to spare, 900,000 free in /v"
+            );
+            assert_eq!(lacks(Some(2_310_000), is_shared, true), None);
+            assert!(lacks(Some(2_309_999), is_shared, true).is_some());
+            assert_eq!(lacks(Some(2_100_000), is_shared, false), None, "who goes back spares none");
+            assert_eq!(lacks(None, is_shared, true), None, "btrfs has no limit");
+        }
+        assert_eq!([0, 999, 1000, 12_345_678].map(grouped), ["0", "999", "1,000", "12,345,678"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
-use evenkeel_agent::model::snapshot::{Copied, FolderId, Mounter, Place, Room, SnapshotError, Volume};
+use evenkeel_agent::model::snapshot::{Copied, FolderId, Free, Mounter, Place, Room, SnapshotError, Volume};
 use evenkeel_agent::model::{EngineError, ImageId};
 use evenkeel_agent::ports::snapshot::{Snapshots, Volumes};
 use tokio::sync::watch;
@@ -200,8 +200,8 @@ impl Snapshots for FakeWorld {
         Ok(Room { bytes: 4096, available: 1 << 30, is_shared: false, copies: 1, ..Room::default() })
     }
 
-    async fn available(&self, _: &Path) -> Result<u64, SnapshotError> {
-        Ok(1 << 30)
+    async fn available(&self, _: &Path) -> Result<Free, SnapshotError> {
+        Ok(Free { bytes: 1 << 30, entries: None })
     }
 
     async fn copy(&self, place: &Place, progress: &watch::Sender<u64>) -> Result<Copied, SnapshotError> {
