@@ -1,5 +1,6 @@
 //! Tests against a mock engine with scripted responses: versions, failures, credentials.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine as _;
@@ -14,6 +15,7 @@ use super::connection::READ;
 use super::transport::AT_ONCE;
 use super::*;
 use crate::model::{EventKind, State};
+use crate::ports::snapshot::Volumes as _;
 
 /// Returns fixed credentials and records the requested hosts.
 struct Login(Result<Option<DockerCredentials>, String>, Mutex<Vec<String>>);
@@ -583,4 +585,32 @@ async fn a_concurrently_created_anchor_is_attributed_to_another_agent() {
     let text = error.to_string();
     assert!(text.starts_with("hold image sha256:aa: Conflict. The container name"), "{text}");
     assert!(text.contains("(another agent may be managing this project, or"), "{text}");
+}
+
+#[tokio::test]
+async fn a_container_of_which_the_list_does_not_say_what_it_mounts_is_inspected() {
+    let listed = json!([
+        {"Id": "c1", "Names": ["/db"], "State": "running", "Mounts": null},
+        {"Id": "c2", "Names": ["/job"], "State": "exited", "Mounts": null},
+    ]);
+    for (status, inspected, expected) in [
+        (200, json!({"Id": "c1", "Mounts": [{"Source": "/nowhere/data", "RW": true}]}), Ok(vec!["db"])),
+        (200, json!({"Id": "c1", "Mounts": []}), Ok(Vec::new())),
+        (404, json!({"message": "No such container: c1"}), Ok(Vec::new())),
+        (200, json!({"Id": "c1", "Mounts": null}), Err("the engine does not say what db mounts")),
+    ] {
+        let server = server().await;
+        answer(&server, "/containers/json", 200, &listed.to_string()).await;
+        answer(&server, "/containers/c1/json", status, &inspected.to_string()).await;
+        answer(&server, "/volumes", 200, r#"{"Volumes":null}"#).await;
+        let found = engine(&server).mounters(&[Path::new("/nowhere/data")], true).await;
+        match (found, expected) {
+            (Ok(found), Ok(expected)) => {
+                let names: Vec<&str> = found.iter().map(|one| one.name.as_str()).collect();
+                assert_eq!(names, expected, "{inspected}");
+            }
+            (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),
+            (found, _) => panic!("{inspected}: {found:?}"),
+        }
+    }
 }

@@ -15,6 +15,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::convert;
+use super::names::checked;
 use super::own::Traces;
 use super::{CHANGE, DockerEngine, answer};
 use crate::model::output::stable;
@@ -79,7 +80,10 @@ impl Volumes for DockerEngine {
 
     async fn mounters(&self, folders: &[&Path], writable: bool) -> Result<Vec<Mounter>, EngineError> {
         // Podman rejects a filter with a state that it does not have.
-        let listed = self.list_all().await?;
+        let mut listed = self.list_all().await?;
+        for one in listed.iter_mut().filter(|one| may_write(one) && !has_mounts(one)) {
+            self.add_mounts(one).await?;
+        }
         let volumes = self.connection.get("list volumes", "/volumes", &[]).await?;
         let folders: Vec<PathBuf> = folders.iter().map(|folder| (*folder).to_owned()).collect();
         let look = move |at: &Mutex<PathBuf>| {
@@ -90,6 +94,29 @@ impl Volumes for DockerEngine {
             mounters(&listed, &bound(&volumes), &folders, writable, &Traces::read(), &folder_at)
         };
         self.looks.within(LOOK, look).await
+    }
+}
+
+impl DockerEngine {
+    /// Adds what a container mounts to what the list says of it: podman before 4.0 leaves that out.
+    async fn add_mounts(&self, listed: &mut Value) -> Result<(), EngineError> {
+        let id = answer::text(listed, "/Id").unwrap_or_default().to_owned();
+        let name = answer::container_name(listed).unwrap_or(&id).to_owned();
+        let doing = format!("inspect container {}", stable(&name));
+        let inspected = self.inspection(&doing, checked(&id)?).await?;
+        let mounts = match inspected {
+            Some((seen, _)) if has_mounts(&seen) => seen.get("Mounts").cloned().unwrap_or_default(),
+            Some(_) => {
+                let why = format!("the engine does not say what {} mounts", stable(&name));
+                return Err(EngineError::Refused(why));
+            }
+            // It was removed in the meantime.
+            None => Value::Array(Vec::new()),
+        };
+        if let Some(listed) = listed.as_object_mut() {
+            listed.insert("Mounts".to_owned(), mounts);
+        }
+        Ok(())
     }
 }
 
@@ -166,6 +193,11 @@ fn bound(listed: &Value) -> Vec<(PathBuf, PathBuf)> {
 fn may_write(listed: &Value) -> bool {
     let ended = ["created", "configured", "initialized", "exited", "stopped", "dead", "removing"];
     answer::text(listed, "/State").is_none_or(|state| !ended.contains(&state))
+}
+
+/// Reports whether the engine says what a container mounts, be it nothing.
+fn has_mounts(seen: &Value) -> bool {
+    seen.get("Mounts").is_some_and(Value::is_array)
 }
 
 /// Resolves the links of a path. What does not exist on this machine stays as it is, behind the part that does.
@@ -382,6 +414,14 @@ mod tests {
             assert!(!may_write(&json!({"State": state})), "{state}");
         }
         assert!(may_write(&json!({})));
+    }
+
+    #[test]
+    fn what_is_not_said_is_not_taken_for_no_mounts() {
+        assert!(has_mounts(&json!({"Mounts": []})));
+        for seen in [json!({"Mounts": null}), json!({}), json!({"Mounts": {}})] {
+            assert!(!has_mounts(&seen), "{seen}");
+        }
     }
 
     #[test]
