@@ -672,7 +672,7 @@ fn a_rollback_by_hand_keeps_the_dump_that_it_may_need() {
         let data = SnapshotSeen { sources: Vec::new(), rooms: Vec::new(), dumps, earlier: None };
         Observation { snapshot: Some(Ok(data)), ..observed('2', &[local(image, &[nr])], &[&runs]) }
     };
-    scenario.check(seen(OLD, '1', old_container())).step_ends(StepResult::HookEnded(Ok(())));
+    scenario.check(seen(OLD, '1', old_container())).step_ends(StepResult::HookEnded(Ok(None)));
     scenario.fetches().proves_without_copies(&new_container());
     let kept = scenario.service.durable().snapshots.clone();
     assert!(matches!(&kept[..], [one] if one.dump.is_some() && !one.is_expired), "{kept:?}");
