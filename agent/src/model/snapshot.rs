@@ -248,6 +248,17 @@ pub struct Mounter {
     pub task_of: Option<String>,
 }
 
+/// A container that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Its full ID.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// When it was started last.
+    pub started_at: Timestamp,
+}
+
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_false(flag: &bool) -> bool {
     !flag

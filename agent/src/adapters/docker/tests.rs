@@ -614,3 +614,25 @@ async fn a_container_of_which_the_list_does_not_say_what_it_mounts_is_inspected(
         }
     }
 }
+
+#[tokio::test]
+async fn containers_that_have_ended_are_told_with_their_last_start() {
+    let one = |id: &str, state: &str, source: &str| json!({"Id": id, "Names": [format!("/{id}")], "State": state, "Mounts": [{"Source": source, "RW": true}]});
+    let listed = json!([
+        one("c1", "exited", "/nowhere/data"),
+        one("c2", "created", "/nowhere/data"),
+        one("c3", "running", "/nowhere/data"),
+        one("c4", "exited", "/nowhere/else"),
+        one("c5", "exited", "/nowhere/data"),
+    ]);
+    let server = server().await;
+    answer(&server, "/containers/json", 200, &listed.to_string()).await;
+    answer(&server, "/volumes", 200, r#"{"Volumes":null}"#).await;
+    let started = |at: &str| json!({"State": {"Status": "exited", "StartedAt": at}}).to_string();
+    answer(&server, "/containers/c1/json", 200, &started("2026-03-01T04:00:00.5Z")).await;
+    answer(&server, "/containers/c2/json", 200, &started("0001-01-01T00:00:00Z")).await;
+    answer(&server, "/containers/c5/json", 500, r#"{"message":"broken"}"#).await;
+    let ended = engine(&server).ended(&[Path::new("/nowhere/data")]).await.unwrap();
+    let seen: Vec<_> = ended.iter().map(|one| (one.id.as_str(), one.started_at.to_string())).collect();
+    assert_eq!(seen, [("c1", "2026-03-01T04:00:00.5Z".to_owned())]);
+}

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
-use evenkeel_agent::model::snapshot::{Copied, FolderId, Free, Mounter, Place, Room, SnapshotError, Volume};
+use evenkeel_agent::model::snapshot::{
+    Copied, Ended, FolderId, Free, Mounter, Place, Room, SnapshotError, Volume,
+};
 use evenkeel_agent::model::{EngineError, ImageId};
 use evenkeel_agent::ports::snapshot::{Snapshots, Volumes};
 use tokio::sync::watch;
@@ -186,6 +188,10 @@ impl Volumes for FakeWorld {
             Ok(running.map(mounter).collect())
         })
         .await
+    }
+
+    async fn ended(&self, _: &[&Path]) -> Result<Vec<Ended>, EngineError> {
+        Ok(Vec::new())
     }
 }
 
