@@ -81,8 +81,10 @@ impl Volumes for DockerEngine {
     async fn mounters(&self, folders: &[&Path], writable: bool) -> Result<Vec<Mounter>, EngineError> {
         // Podman rejects a filter with a state that it does not have.
         let mut listed = self.list_all().await?;
-        for one in listed.iter_mut().filter(|one| may_write(one) && !has_mounts(one)) {
-            self.add_mounts(one).await?;
+        for one in &mut listed {
+            if may_write(one) && !has_mounts(one) {
+                self.add_mounts(one).await?;
+            }
         }
         self.users(listed, folders, writable, false).await
     }
