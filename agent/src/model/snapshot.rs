@@ -48,8 +48,17 @@ pub struct Copied {
     pub folder: FolderId,
 }
 
-/// What a copy would need.
+/// What is free on a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Free {
+    /// Bytes.
+    pub bytes: u64,
+    /// How many files and folders can be created; `None` if their number has no limit of its own.
+    pub entries: Option<u64>,
+}
+
+/// What a copy would need.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Room {
     /// Bytes of the data, as far as they take up room.
     pub bytes: u64,
@@ -57,15 +66,26 @@ pub struct Room {
     pub available: u64,
     /// Whether the copy shares its blocks with the data (reflink), and so needs no room and next to no time.
     pub is_shared: bool,
+    /// Bytes that are written anew nevertheless: a file may be marked as not to be copied on write.
+    pub unshared: u64,
+    /// How many files and folders are created.
+    pub entries: u64,
+    /// How many can be created where the copy goes; `None` if their number has no limit of its own.
+    pub free_entries: Option<u64>,
     /// How many copies are there at most: two if the copy can't take the place of the data by its name, so that the data is
     /// set aside by copying it as well.
     pub copies: u64,
 }
 
 impl Room {
+    /// Bytes that a copy writes anew.
+    pub fn written(&self) -> u64 {
+        if self.is_shared { self.unshared } else { self.bytes }
+    }
+
     /// Bytes that the copies need.
     pub fn needed(&self) -> u64 {
-        if self.is_shared { 0 } else { self.bytes.saturating_mul(self.copies) }
+        self.written().saturating_mul(self.copies)
     }
 }
 
@@ -226,6 +246,17 @@ pub struct Mounter {
     /// The swarm service that it is a task of: the swarm starts another one in place of each that is stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_of: Option<String>,
+}
+
+/// A container that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Its full ID.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// When it was started last.
+    pub started_at: Timestamp,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

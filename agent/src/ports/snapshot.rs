@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::model::EngineError;
-pub use crate::model::snapshot::{Copied, FolderId, Mounter, Place, Room, SnapshotError, Volume};
+pub use crate::model::snapshot::{
+    Copied, Ended, FolderId, Free, Mounter, Place, Room, SnapshotError, Volume,
+};
 
 /// Copies folders and puts the copies back. No process writes to a folder meanwhile: whoever calls this has stopped the
 /// containers that mount it. Every call can be repeated after it was killed in the middle.
@@ -19,8 +21,8 @@ pub trait Snapshots: Send + Sync + 'static {
     /// Measures a folder, for a copy next to `copy`. Refuses what could not be copied.
     async fn measure(&self, live: &Path, copy: &Path) -> Result<Room, SnapshotError>;
 
-    /// Returns the free bytes where a copy goes. Unlike [`Self::measure`], this walks through nothing.
-    async fn available(&self, copy: &Path) -> Result<u64, SnapshotError>;
+    /// Returns what is free where a copy goes. Unlike [`Self::measure`], this walks through nothing.
+    async fn available(&self, copy: &Path) -> Result<Free, SnapshotError>;
 
     /// Copies a folder and waits until the copy is on disk. Reports the bytes that were copied so far. One that is there
     /// already is complete: a copy gets its name last.
@@ -59,4 +61,8 @@ pub trait Volumes: Send + Sync + 'static {
     /// Returns the running containers, whoever's they are, that mount one of these folders, a part of it, or a folder that
     /// contains it; not that of the agent itself. With `writable`, only those that can write to it.
     async fn mounters(&self, folders: &[&Path], writable: bool) -> Result<Vec<Mounter>, EngineError>;
+
+    /// Returns the containers that were started at some time and have ended, of those that can write to one of these folders.
+    /// One that can't be inspected is left out.
+    async fn ended(&self, folders: &[&Path]) -> Result<Vec<Ended>, EngineError>;
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::model::image::{ImageId, PIN_HOST, Reference, Repository};
 use crate::model::image_config::ConfigChange;
 use crate::model::{EngineError, Members, Project};
-use crate::ports::{Engine, HOLD_PREFIX, Image};
+use crate::ports::{Engine, HOLD_PREFIX, HookCall, Image};
 use crate::service::action::{DisplacedTag, Keeps, Replaced, Step};
 use crate::service::images::OldImage;
 use crate::service::input::StepResult;
@@ -17,6 +17,7 @@ use super::handover;
 use super::swarm::{self, LOG_LINES};
 use super::tag_file::{self, Written};
 use super::volumes;
+use super::world::World;
 
 /// Performs one step and returns its result.
 pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
@@ -37,7 +38,7 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
         Step::Snapshot(step) => world.data.perform(engine, step, fetch.progress).await,
         Step::Handover(step) => handover::perform(engine, &*world.gate_command, step).await,
         Step::Swarm(step) => Ok(swarm::step(&*world.swarm, &*world.registry, step).await),
-        Step::RunHook(call) => Ok(StepResult::HookEnded(world.gate_command.run_hook(&call).await)),
+        Step::RunHook { call, look_at } => run_hook(world, &call, look_at).await,
         Step::Unpin { project, displaced, onto } => match restore_displaced(engine, &displaced).await {
             Ok(()) => unpin(engine, &project, onto.as_ref()).await,
             Err(error) => Err(error),
@@ -47,6 +48,19 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
         EngineError::Unavailable(_) => StepResult::EngineAway(error.to_string()),
         EngineError::NotFound(text) | EngineError::Refused(text) => StepResult::Failed(text),
     })
+}
+
+/// Runs a hook, which may have stopped containers or made them anew.
+async fn run_hook(
+    world: &World,
+    call: &HookCall,
+    look_at: Option<String>,
+) -> Result<StepResult, EngineError> {
+    let ended = match (world.gate_command.run_hook(call).await, look_at) {
+        (Ok(()), Some(project)) => Ok(Some(world.engine.containers(&Members::Project(project)).await?)),
+        (ended, _) => ended.map(|()| None),
+    };
+    Ok(StepResult::HookEnded(ended))
 }
 
 /// Writes a tag into its line, unless it is there already. A new tag is deployed only if the compose files use the variable:

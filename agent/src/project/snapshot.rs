@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::model::snapshot::{
-    CopyMade, EarlierData, KeptFolder, Mounter, Named, Place, Room, SnapshotError, SnapshotRules, Source,
-    named, stop_order,
+    CopyMade, EarlierData, Ended, KeptFolder, Mounter, Named, Place, Room, SnapshotError, SnapshotRules,
+    Source, named, stop_order,
 };
 use crate::model::{Container, EngineError, IfFound, Members, Model};
 use crate::ports::snapshot::{Snapshots, Volumes};
@@ -134,7 +134,10 @@ impl Data {
     ) -> Result<(PathBuf, Room), SnapshotError> {
         let target = source.target();
         let room = match measured.iter().find(|(of, _)| of == source) {
-            Some((_, room)) => Room { available: self.folders.available(&target).await?, ..*room },
+            Some((_, room)) => {
+                let free = self.folders.available(&target).await?;
+                Room { available: free.bytes, free_entries: free.entries, ..*room }
+            }
             None => self.folders.measure(&source.folder, &target).await?,
         };
         Ok((target.parent().map(Path::to_owned).unwrap_or(target), room))
@@ -180,7 +183,9 @@ impl Data {
             let identity = self.folders.identify(&kept.folder).await.map_err(|SnapshotError(why)| why)?;
             let of_now = self.folders.identify(&source.folder).await.map_err(|SnapshotError(why)| why)?;
             // The folders are exchanged, which takes no room, or the data of now is copied.
-            room.is_shared |= room.copies == 1 && identity.device == of_now.device;
+            if room.copies == 1 && identity.device == of_now.device {
+                (room.is_shared, room.unshared, room.entries) = (true, 0, 0);
+            }
             room.copies = 1;
             found.push(identity);
         }
@@ -389,14 +394,19 @@ impl Data {
         progress: &watch::Sender<PullProgress>,
     ) -> Result<SnapshotStepped, EngineError> {
         let live: Vec<&Path> = places.iter().map(|(source, _)| source.folder.as_path()).collect();
+        let before = self.volumes.ended(&live).await?;
         match self.copy_all(&places, labels, id, progress).await {
             Ok(copies) => {
                 let running = self.volumes.mounters(&live, true).await?;
-                if running.is_empty() {
+                let ran = ran_since(&before, &self.volumes.ended(&live).await?);
+                if running.is_empty() && ran.is_none() {
                     return Ok(SnapshotStepped::Copied(copies));
                 }
                 self.remove_copies(&places).await?;
-                Ok(SnapshotStepped::Running(all_stoppable(running)?))
+                match ran {
+                    Some(why) if running.is_empty() => Err(EngineError::Refused(why)),
+                    _ => Ok(SnapshotStepped::Running(all_stoppable(running)?)),
+                }
             }
             Err(error) => {
                 // The service, which is started again, may need the room.
@@ -531,6 +541,18 @@ fn lost(gone: Vec<Mounter>, project: &str, containers: &[Container]) -> impl Ite
     };
     let lost = gone.into_iter().filter(move |one| !is_new(one));
     lost.map(|one| NotStarted { name: one.name, why: "it is gone".to_owned() })
+}
+
+/// Why a copy is of no use during which containers have run that can write to the data; `None` if none has. They are not
+/// started again by the agent.
+fn ran_since(before: &[Ended], after: &[Ended]) -> Option<String> {
+    let was_there =
+        |one: &Ended| before.iter().any(|was| was.id == one.id && was.started_at == one.started_at);
+    let names: Vec<&str> = after.iter().filter(|one| !was_there(one)).map(|one| one.name.as_str()).collect();
+    let verb = if names.len() == 1 { "was" } else { "were" };
+    let why =
+        || format!("{} {verb} started while the data was copied, and can write to it", names.join(", "));
+    (!names.is_empty()).then(why)
 }
 
 /// Fails if one of these containers is paused, as it would run afterwards, or does not stay stopped.

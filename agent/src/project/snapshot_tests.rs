@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::*;
 use crate::model::State;
-use crate::model::snapshot::{Copied, FolderId, Volume};
+use crate::model::snapshot::{Copied, FolderId, Free, Volume};
 
 /// Folders by path, of which some can't be put back, some can't be undone, and some can't be removed.
 #[derive(Default)]
@@ -18,6 +18,7 @@ struct Folders {
     stuck: Mutex<Vec<PathBuf>>,
     removed: Mutex<Vec<PathBuf>>,
     links: BTreeMap<PathBuf, PathBuf>,
+    makes_copies: bool,
 }
 
 impl Folders {
@@ -38,14 +39,23 @@ impl Snapshots for Folders {
 
     async fn measure(&self, _: &Path, _: &Path) -> Result<Room, SnapshotError> {
         *self.measured.lock() += 1;
-        Ok(Room { bytes: 1 << 30, available: *self.available.lock(), is_shared: false, copies: 1 })
+        Ok(Room {
+            bytes: 1 << 30,
+            available: *self.available.lock(),
+            is_shared: false,
+            copies: 1,
+            ..Room::default()
+        })
     }
 
-    async fn available(&self, _: &Path) -> Result<u64, SnapshotError> {
-        Ok(*self.available.lock())
+    async fn available(&self, _: &Path) -> Result<Free, SnapshotError> {
+        Ok(Free { bytes: *self.available.lock(), entries: Some(9) })
     }
 
     async fn copy(&self, _: &Place, _: &watch::Sender<u64>) -> Result<Copied, SnapshotError> {
+        if self.makes_copies {
+            return Ok(Copied { bytes: 1, folder: FolderId { device: 1, inode: 1 } });
+        }
         Err(SnapshotError("not asked for".into()))
     }
 
@@ -70,10 +80,12 @@ impl Snapshots for Folders {
     }
 }
 
-/// No volumes, and containers that run when they are looked for the first time.
+/// No volumes, and containers that run when they are looked for the first time. The last of those that have ended are found
+/// first.
 #[derive(Default)]
 struct NoVolumes {
     running: Mutex<Vec<Mounter>>,
+    ended: Mutex<Vec<Vec<Ended>>>,
 }
 
 #[async_trait]
@@ -92,6 +104,10 @@ impl Volumes for NoVolumes {
 
     async fn mounters(&self, _: &[&Path], _: bool) -> Result<Vec<Mounter>, EngineError> {
         Ok(std::mem::take(&mut *self.running.lock()))
+    }
+
+    async fn ended(&self, _: &[&Path]) -> Result<Vec<Ended>, EngineError> {
+        Ok(self.ended.lock().pop().unwrap_or_default())
     }
 }
 
@@ -174,12 +190,42 @@ fn mounter(name: &str, project: &str) -> Mounter {
 
 #[tokio::test]
 async fn who_was_started_while_data_was_put_back_is_found() {
-    let volumes = NoVolumes { running: Mutex::new(vec![mounter("cron", "")]) };
+    let volumes = NoVolumes { running: Mutex::new(vec![mounter("cron", "")]), ..NoVolumes::default() };
     let data = data(&Arc::default(), volumes);
     let all = copies(&["a", "b"]);
     let stepped = data.put_back(&all, &[], "7").await.unwrap();
     assert_eq!(stepped, SnapshotStepped::Disturbed(vec![mounter("cron", "")]));
     assert_eq!(data.put_back(&all, &[], "7").await.unwrap(), SnapshotStepped::Done);
+}
+
+#[tokio::test]
+async fn a_copy_is_of_no_use_if_a_container_has_run_meanwhile_that_can_write_to_the_data() {
+    let cron = |second: i64| Ended {
+        id: "c1".into(),
+        name: "cron".into(),
+        started_at: jiff::Timestamp::from_second(second).unwrap(),
+    };
+    for (before, after, is_kept) in [
+        (Vec::new(), Vec::new(), true),
+        (vec![cron(1)], vec![cron(1)], true),
+        (vec![cron(1)], Vec::new(), true),
+        (vec![cron(1)], vec![cron(2)], false),
+        (Vec::new(), vec![cron(2)], false),
+    ] {
+        let folders = Arc::new(Folders { makes_copies: true, ..Folders::default() });
+        let volumes = NoVolumes { ended: Mutex::new(vec![after, before]), ..NoVolumes::default() };
+        let places = copies(&["a"]).into_iter().map(|(made, place)| (made.source, place)).collect();
+        let progress = watch::Sender::new(PullProgress { bytes: 0, total: 0 });
+        match data(&folders, volumes).copy(places, &[], "7", &progress).await {
+            Ok(stepped) => assert!(is_kept && matches!(stepped, SnapshotStepped::Copied(_)), "{stepped:?}"),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains("cron was started while the data was copied"), "{error}");
+                assert!(!is_kept, "{error}");
+            }
+        }
+        assert_eq!(folders.removed.lock().is_empty(), is_kept, "what is of no use takes up no room");
+    }
 }
 
 #[test]
@@ -231,7 +277,7 @@ fn rules() -> SnapshotRules {
 async fn data_whose_copy_is_hindered_is_not_walked_through() {
     let folders = Arc::new(Folders::default());
     let paused = Mounter { is_paused: true, ..mounter("cron", "") };
-    let data = data(&folders, NoVolumes { running: Mutex::new(vec![paused]) });
+    let data = data(&folders, NoVolumes { running: Mutex::new(vec![paused]), ..NoVolumes::default() });
     let (rules, model) = (rules(), Model::default());
     let why = data.look(&rules, &model, None, &[]).await.unwrap().unwrap_err();
     assert!(why.contains("container cron mounts it and is paused"), "{why}");
@@ -266,11 +312,11 @@ async fn the_free_room_is_that_of_now_although_the_data_was_measured_before() {
     let folders = Arc::new(Folders::default());
     *folders.available.lock() = 7;
     let data = data(&folders, NoVolumes::default());
-    let room = Room { bytes: 1 << 30, available: 1 << 40, is_shared: false, copies: 1 };
+    let room = Room { bytes: 1 << 30, available: 1 << 40, is_shared: false, copies: 1, ..Room::default() };
     let known = |(made, _): (CopyMade, Place)| (made.source, room);
     let measured: Vec<(Source, Room)> = copies(&["a", "b"]).into_iter().map(known).collect();
     let seen = data.look(&rules(), &Model::default(), None, &measured).await.unwrap().unwrap();
-    let now = (PathBuf::from("/srv"), Room { available: 7, ..room });
+    let now = (PathBuf::from("/srv"), Room { available: 7, free_entries: Some(9), ..room });
     assert_eq!(seen.rooms, [now.clone(), now]);
     assert_eq!(*folders.measured.lock(), 0);
 }

@@ -186,7 +186,12 @@ pub enum Step {
         container: String,
     },
     /// Run a hook.
-    RunHook(HookCall),
+    RunHook {
+        /// The hook.
+        call: HookCall,
+        /// The project whose containers are looked at once it has ended well; `None` if nothing comes after it.
+        look_at: Option<String>,
+    },
     /// A step of a handover.
     Handover(HandoverStep),
     /// A step of a snapshot.

@@ -279,8 +279,8 @@ pub enum StepResult {
     TagsRestored,
     /// The old images are unpinned.
     Unpinned,
-    /// The hook has ended.
-    HookEnded(Result<(), HookError>),
+    /// The hook has ended, with the containers immediately afterwards if they were to be looked at.
+    HookEnded(Result<Option<Vec<Container>>, HookError>),
     /// A step of a handover was taken.
     HandoverStepped {
         /// What went wrong without stopping it, in words.

@@ -1,5 +1,6 @@
 //! Tests against a mock engine with scripted responses: versions, failures, credentials.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine as _;
@@ -14,6 +15,7 @@ use super::connection::READ;
 use super::transport::AT_ONCE;
 use super::*;
 use crate::model::{EventKind, State};
+use crate::ports::snapshot::Volumes as _;
 
 /// Returns fixed credentials and records the requested hosts.
 struct Login(Result<Option<DockerCredentials>, String>, Mutex<Vec<String>>);
@@ -616,4 +618,54 @@ async fn a_concurrently_created_anchor_is_attributed_to_another_agent() {
     let text = error.to_string();
     assert!(text.starts_with("hold image sha256:aa: Conflict. The container name"), "{text}");
     assert!(text.contains("(another agent may be managing this project, or"), "{text}");
+}
+
+#[tokio::test]
+async fn a_container_of_which_the_list_does_not_say_what_it_mounts_is_inspected() {
+    let listed = json!([
+        {"Id": "c1", "Names": ["/db"], "State": "running", "Mounts": null},
+        {"Id": "c2", "Names": ["/job"], "State": "exited", "Mounts": null},
+    ]);
+    for (status, inspected, expected) in [
+        (200, json!({"Id": "c1", "Mounts": [{"Source": "/nowhere/data", "RW": true}]}), Ok(vec!["db"])),
+        (200, json!({"Id": "c1", "Mounts": []}), Ok(Vec::new())),
+        (404, json!({"message": "No such container: c1"}), Ok(Vec::new())),
+        (200, json!({"Id": "c1", "Mounts": null}), Err("the engine does not say what db mounts")),
+    ] {
+        let server = server().await;
+        answer(&server, "/containers/json", 200, &listed.to_string()).await;
+        answer(&server, "/containers/c1/json", status, &inspected.to_string()).await;
+        answer(&server, "/volumes", 200, r#"{"Volumes":null}"#).await;
+        let found = engine(&server).mounters(&[Path::new("/nowhere/data")], true).await;
+        match (found, expected) {
+            (Ok(found), Ok(expected)) => {
+                let names: Vec<&str> = found.iter().map(|one| one.name.as_str()).collect();
+                assert_eq!(names, expected, "{inspected}");
+            }
+            (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),
+            (found, _) => panic!("{inspected}: {found:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn containers_that_have_ended_are_told_with_their_last_start() {
+    let one = |id: &str, state: &str, source: &str| json!({"Id": id, "Names": [format!("/{id}")], "State": state, "Mounts": [{"Source": source, "RW": true}]});
+    let listed = json!([
+        one("c1", "exited", "/nowhere/data"),
+        one("c2", "created", "/nowhere/data"),
+        one("c3", "running", "/nowhere/data"),
+        one("c4", "exited", "/nowhere/else"),
+        one("c5", "exited", "/nowhere/data"),
+    ]);
+    let server = server().await;
+    answer(&server, "/containers/json", 200, &listed.to_string()).await;
+    answer(&server, "/volumes", 200, r#"{"Volumes":null}"#).await;
+    let started = |at: &str| json!({"State": {"Status": "exited", "StartedAt": at}}).to_string();
+    answer(&server, "/containers/c1/json", 200, &started("2026-03-01T04:00:00.5Z")).await;
+    answer(&server, "/containers/c2/json", 200, &started("0001-01-01T00:00:00Z")).await;
+    answer(&server, "/containers/c5/json", 500, r#"{"message":"broken"}"#).await;
+    let ended = engine(&server).ended(&[Path::new("/nowhere/data")]).await.unwrap();
+    let seen: Vec<_> = ended.iter().map(|one| (one.id.as_str(), one.started_at.to_string())).collect();
+    assert_eq!(seen, [("c1", "2026-03-01T04:00:00.5Z".to_owned())]);
 }

@@ -15,12 +15,13 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::convert;
+use super::names::checked;
 use super::own::Traces;
 use super::{CHANGE, DockerEngine, answer};
 use crate::model::output::stable;
 use crate::model::snapshot::overlap;
 use crate::model::{EngineError, IfFound};
-use crate::ports::snapshot::{FolderId, Mounter, Volume, Volumes};
+use crate::ports::snapshot::{Ended, FolderId, Mounter, Volume, Volumes};
 
 /// Label with the compose services that a container depends on, as `service:condition:restart` separated by commas.
 const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
@@ -78,7 +79,37 @@ impl Volumes for DockerEngine {
 
     async fn mounters(&self, folders: &[&Path], writable: bool) -> Result<Vec<Mounter>, EngineError> {
         // Podman rejects a filter with a state that it does not have.
+        let mut listed = self.list_all().await?;
+        for one in &mut listed {
+            if may_write(one) && !has_mounts(one) {
+                self.add_mounts(one).await?;
+            }
+        }
+        self.users(listed, folders, writable, false).await
+    }
+
+    async fn ended(&self, folders: &[&Path]) -> Result<Vec<Ended>, EngineError> {
         let listed = self.list_all().await?;
+        let mut ended = Vec::new();
+        for Mounter { id, name, .. } in self.users(listed, folders, true, true).await? {
+            let doing = format!("inspect container {}", stable(&name));
+            let Ok(Some((seen, _))) = self.inspection(&doing, checked(&id)?).await else { continue };
+            let started_at = answer::text(&seen, "/State/StartedAt").and_then(convert::moment);
+            ended.extend(started_at.map(|started_at| Ended { id, name, started_at }));
+        }
+        Ok(ended)
+    }
+}
+
+impl DockerEngine {
+    /// The listed containers that mount these folders and run, or have `ended`.
+    async fn users(
+        &self,
+        listed: Vec<Value>,
+        folders: &[&Path],
+        writable: bool,
+        ended: bool,
+    ) -> Result<Vec<Mounter>, EngineError> {
         let volumes = self.connection.get("list volumes", "/volumes", &[]).await?;
         let folders: Vec<PathBuf> = folders.iter().map(|folder| (*folder).to_owned()).collect();
         let look = move |at: &Mutex<PathBuf>| {
@@ -86,9 +117,30 @@ impl Volumes for DockerEngine {
                 path.clone_into(&mut at.lock());
                 Folder::at(path)
             };
-            mounters(&listed, &bound(&volumes), &folders, writable, &Traces::read(), &folder_at)
+            mounters(&listed, &bound(&volumes), &folders, (writable, ended), &Traces::read(), &folder_at)
         };
         self.looks.within(LOOK, look).await
+    }
+
+    /// Adds what a container mounts to what the list says of it: podman before 4.0 leaves that out.
+    async fn add_mounts(&self, listed: &mut Value) -> Result<(), EngineError> {
+        let id = answer::text(listed, "/Id").unwrap_or_default().to_owned();
+        let name = answer::container_name(listed).unwrap_or(&id).to_owned();
+        let doing = format!("inspect container {}", stable(&name));
+        let inspected = self.inspection(&doing, checked(&id)?).await?;
+        let mounts = match inspected {
+            Some((seen, _)) if has_mounts(&seen) => seen.get("Mounts").cloned().unwrap_or_default(),
+            Some(_) => {
+                let why = format!("the engine does not say what {} mounts", stable(&name));
+                return Err(EngineError::Refused(why));
+            }
+            // It was removed in the meantime.
+            None => Value::Array(Vec::new()),
+        };
+        if let Some(listed) = listed.as_object_mut() {
+            listed.insert("Mounts".to_owned(), mounts);
+        }
+        Ok(())
     }
 }
 
@@ -167,6 +219,11 @@ fn may_write(listed: &Value) -> bool {
     answer::text(listed, "/State").is_none_or(|state| !ended.contains(&state))
 }
 
+/// Reports whether the engine says what a container mounts, be it nothing.
+fn has_mounts(seen: &Value) -> bool {
+    seen.get("Mounts").is_some_and(Value::is_array)
+}
+
 /// Resolves the links of a path. What does not exist on this machine stays as it is, behind the part that does.
 fn resolved(path: &Path) -> PathBuf {
     for part in path.ancestors() {
@@ -234,17 +291,17 @@ fn mounts(
     })
 }
 
-/// The listed containers that mount these folders, without that of the agent itself.
+/// The listed containers that mount these folders and run, or have `ended`, without that of the agent itself.
 fn mounters(
     listed: &[Value],
     bound: &[(PathBuf, PathBuf)],
     folders: &[PathBuf],
-    writable: bool,
+    (writable, ended): (bool, bool),
     traces: &Traces,
     folder_at: &dyn Fn(&Path) -> Folder,
 ) -> Result<Vec<Mounter>, EngineError> {
     let folders: Vec<Folder> = folders.iter().map(|folder| folder_at(folder)).collect();
-    let is_user = |one: &&Value| may_write(one) && mounts(one, bound, &folders, writable, folder_at);
+    let is_user = |one: &&Value| may_write(one) != ended && mounts(one, bound, &folders, writable, folder_at);
     let users = listed.iter().filter(is_user).collect();
     let users = traces.without_own(users, listed)?;
     let mut found: Vec<Mounter> = users.into_iter().filter_map(mounter).collect();
@@ -385,6 +442,14 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_said_is_not_taken_for_no_mounts() {
+        assert!(has_mounts(&json!({"Mounts": []})));
+        for seen in [json!({"Mounts": null}), json!({}), json!({"Mounts": {}})] {
+            assert!(!has_mounts(&seen), "{seen}");
+        }
+    }
+
+    #[test]
     fn a_mounter_has_its_dependencies() {
         let one = mounter(&json!({"Id": "ab", "Names": ["/p-web-1"], "Labels": {
             "com.docker.compose.project": "p", "com.docker.compose.service": "web",
@@ -423,10 +488,10 @@ mod tests {
             format!("1 2 8:1 /var/lib/docker/containers/{}/hosts /etc/hosts rw - ext4 x rw", id("a"));
         let traces = Traces { mountinfo, cgroup: "0::/".into() };
         let data = [PathBuf::from("/data/db")];
-        let found = mounters(&listed, &[], &data, true, &traces, &Folder::at).unwrap();
+        let found = mounters(&listed, &[], &data, (true, false), &traces, &Folder::at).unwrap();
         let found: Vec<(&str, bool)> = found.iter().map(|one| (one.name.as_str(), one.is_paused)).collect();
         assert_eq!(found, [("b", true)]);
-        let found = mounters(&listed, &[], &data, true, &Traces::default(), &Folder::at).unwrap();
+        let found = mounters(&listed, &[], &data, (true, false), &Traces::default(), &Folder::at).unwrap();
         assert_eq!(found.len(), 2, "the agent runs on the machine");
     }
 
@@ -446,7 +511,7 @@ mod tests {
             };
             let listed = [json!({"Id": "ab", "State": "running", "Mounts": [{"Source": "/mnt/gone"}]})];
             let data = [PathBuf::from("/data/db")];
-            mounters(&listed, &[], &data, true, &Traces::default(), &folder_at)
+            mounters(&listed, &[], &data, (true, false), &Traces::default(), &folder_at)
         };
         let later = async {
             reached.recv().await.unwrap();

@@ -1,11 +1,11 @@
 //! Owners, modes, extended attributes and times.
 
-use std::fs::{self, Metadata, Permissions};
+use std::fs::{self, Metadata, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, lchown};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{AtFlags, CWD, IFlags, OFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 /// An attribute that a file system may refuse although a policy sets it anew anyway.
@@ -47,6 +47,14 @@ pub(super) fn disinherit(folder: &Path) -> io::Result<()> {
 /// Reports whether a file has capabilities of its own (capabilities(7)).
 pub(super) fn has_capabilities(file: &Path) -> bool {
     value(file, b"security.capability").is_ok()
+}
+
+/// Reports whether a file, or what is created in a folder, is not copied on write (`chattr +C`).
+pub(super) fn is_never_shared(path: &Path) -> bool {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let flags = opened.and_then(|file| Ok(rustix::fs::ioctl_getflags(&file)?));
+    flags.is_ok_and(|flags| flags.contains(IFlags::NOCOW))
 }
 
 fn names(path: &Path) -> io::Result<Vec<Vec<u8>>> {

@@ -16,6 +16,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use tokio::sync::watch;
 
+use super::mounts::{check_no_mount_below, other_file_system};
 use super::{SnapshotError, attributes, because, partial, remove, sync_parent};
 
 /// How deep folders may be in each other: two files are open for each.
@@ -25,6 +26,8 @@ const CHUNK: usize = 16 * 1024 * 1024;
 const BUFFER: usize = 1024 * 1024;
 /// The set-user-ID and set-group-ID bits of a mode.
 const SET_IDS: u32 = 0o6000;
+/// A file with as many blocks is large enough to be opened to see whether it is marked by itself.
+const LARGE: u64 = 2048;
 /// How much may be written that is not on the disk yet. Whatever else is to reach the same disk, such as the state of the agent,
 /// waits for it.
 const UNSYNCED: u64 = 128 * 1024 * 1024;
@@ -51,6 +54,7 @@ impl Report {
 
 /// Copies a folder. The copy has its name once it is complete and on disk.
 pub(super) fn complete(from: &Path, to: &Path, report: &Report) -> Result<(), SnapshotError> {
+    check_no_mount_below(from)?;
     let unfinished = partial(to);
     // What a run left that was killed.
     remove(&unfinished)?;
@@ -75,6 +79,7 @@ pub(super) fn contents(from: &Path, to: &Path, report: &Report) -> Result<(), Sn
         can_share: true,
         bytes: 0,
         unsynced: 0,
+        clone: clone_file,
         range: copy_range,
         sync: sync_file_system,
         report,
@@ -85,13 +90,35 @@ pub(super) fn contents(from: &Path, to: &Path, report: &Report) -> Result<(), Sn
     rustix::fs::syncfs(&target.handle).map_err(|error| because("sync", to)(error.into()))
 }
 
+/// Regular files that can share their blocks with a copy if one of them can.
+#[derive(Debug, Default)]
+pub(super) struct Alike {
+    /// The bytes that they take up.
+    pub(super) bytes: u64,
+    /// The one that takes up the most, if any takes up room.
+    pub(super) largest: Option<PathBuf>,
+    /// The blocks of that one.
+    pub(super) blocks: u64,
+}
+
+impl Alike {
+    fn add(&mut self, found: &Metadata, path: PathBuf) {
+        self.bytes = self.bytes.saturating_add(found.blocks().saturating_mul(512));
+        if found.blocks() > self.blocks {
+            (self.blocks, self.largest) = (found.blocks(), Some(path));
+        }
+    }
+}
+
 /// The size of a folder.
 #[derive(Debug, Default)]
 pub(super) struct Size {
-    /// The bytes that its files take up.
+    /// The bytes that its files and folders take up.
     pub(super) bytes: u64,
-    /// The regular file that takes up the most.
-    pub(super) largest: Option<PathBuf>,
+    /// How many files and folders there are, with itself; one with several names counts once.
+    pub(super) entries: u64,
+    /// Its regular files, and those of them that are marked as not to be copied on write.
+    pub(super) alike: [Alike; 2],
     /// What has the set-user-ID or set-group-ID bit, if anything has.
     pub(super) sets_ids: Option<PathBuf>,
     /// A file that has capabilities of its own, if these are looked for and any has.
@@ -102,8 +129,9 @@ pub(super) struct Size {
 /// capabilities of files are looked for.
 pub(super) fn size(folder: &Path, looks_closer: bool) -> Result<Size, SnapshotError> {
     let mut seen = HashSet::new();
-    let (mut bytes, mut largest, mut capable) = (0_u64, None, None);
+    let (mut alike, mut capable) = (<[Alike; 2]>::default(), None);
     let top = fs::symlink_metadata(folder).map_err(because("read", folder))?;
+    let (mut bytes, mut entries_seen) = (top.blocks().saturating_mul(512), 1_u64);
     let device = top.dev();
     let mut sets_ids = (top.mode() & SET_IDS != 0).then(|| folder.to_owned());
     let mut left = vec![(folder.to_owned(), 0)];
@@ -116,6 +144,7 @@ pub(super) fn size(folder: &Path, looks_closer: bool) -> Result<Size, SnapshotEr
             Err(error) if depth > 0 && error.kind() == io::ErrorKind::NotFound => continue,
             entries => entries.map_err(because("read", &folder))?,
         };
+        let is_marked = attributes::is_never_shared(&folder);
         for entry in entries {
             let path = entry.map_err(because("read", &folder))?.path();
             let found = match fs::symlink_metadata(&path) {
@@ -131,26 +160,24 @@ pub(super) fn size(folder: &Path, looks_closer: bool) -> Result<Size, SnapshotEr
             if looks_closer && capable.is_none() && found.is_file() && attributes::has_capabilities(&path) {
                 capable = Some(path.clone());
             }
+            if !found.is_dir() && found.nlink() > 1 && !seen.insert(found.ino()) {
+                continue;
+            }
+            entries_seen += 1;
+            bytes = bytes.saturating_add(found.blocks().saturating_mul(512));
             if found.is_dir() {
                 left.push((path, depth + 1));
-            } else if found.nlink() < 2 || seen.insert(found.ino()) {
-                bytes = bytes.saturating_add(found.blocks().saturating_mul(512));
-                let is_larger = largest.as_ref().is_none_or(|(blocks, _)| found.blocks() > *blocks);
-                if found.is_file() && found.blocks() > 0 && is_larger {
-                    largest = Some((found.blocks(), path));
-                }
+            } else if found.is_file() {
+                let is_marked = is_marked || (found.blocks() >= LARGE && attributes::is_never_shared(&path));
+                alike[usize::from(is_marked)].add(&found, path);
             }
         }
     }
-    Ok(Size { bytes, largest: largest.map(|(_, path)| path), sets_ids, capable })
+    Ok(Size { bytes, entries: entries_seen, alike, sets_ids, capable })
 }
 
 fn too_deep(folder: &Path) -> SnapshotError {
     SnapshotError(format!("{} is too deep to be copied", folder.display()))
-}
-
-fn other_file_system(path: &Path) -> SnapshotError {
-    SnapshotError(format!("{} is another file system, which is not copied", path.display()))
 }
 
 /// An open folder. Its entries are reached through the open file, so that nobody can put a link in place of a part of their
@@ -195,6 +222,8 @@ struct Copying<'a> {
     bytes: u64,
     /// Bytes written since the last sync, in all files.
     unsynced: u64,
+    /// Lets the second file share the blocks of the first.
+    clone: fn(&File, &File) -> rustix::io::Result<()>,
     range: Range,
     sync: fn(&File) -> rustix::io::Result<()>,
     report: &'a Report,
@@ -202,6 +231,10 @@ struct Copying<'a> {
 
 /// Copies bytes from one file to the same place in another, within the kernel. Returns how many.
 type Range = fn(&File, &File, u64, usize) -> rustix::io::Result<usize>;
+
+fn clone_file(source: &File, target: &File) -> rustix::io::Result<()> {
+    rustix::fs::ioctl_ficlone(target, source)
+}
 
 fn copy_range(source: &File, target: &File, at: u64, wanted: usize) -> rustix::io::Result<usize> {
     let (mut from, mut to) = (at, at);
@@ -273,14 +306,15 @@ impl Copying<'_> {
         let source = OpenOptions::new().read(true).custom_flags(flags).open(from)?;
         let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
         if self.can_share {
-            match rustix::fs::ioctl_ficlone(&target, &source) {
+            match (self.clone)(&source, &target) {
                 Ok(()) => {
                     self.copied(seen.blocks().saturating_mul(512));
                     return Ok(());
                 }
-                Err(Errno::NOSPC | Errno::IO) => {}
                 // Not on this file system.
-                Err(_) => self.can_share = false,
+                Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::XDEV | Errno::NOSYS) => self.can_share = false,
+                // Not this file: it may be marked as not to be copied on write.
+                Err(_) => {}
             }
         }
         self.data(&source, seen.len(), &target)
@@ -365,6 +399,7 @@ mod tests {
             can_share: false,
             bytes: 0,
             unsynced: 0,
+            clone: clone_file,
             range: copy_range,
             sync: sync_file_system,
             report,
@@ -391,6 +426,34 @@ mod tests {
         assert_eq!(error, "it is shorter than its size says");
         let error = copying.segment(&source, &target, length, length + 1).unwrap_err().to_string();
         assert_eq!(error, "it is shorter than its size says");
+    }
+
+    /// Writes something else, so that a clone is told from a copy, and refuses a file of two bytes.
+    fn clone_but_for_two_bytes(source: &File, target: &File, why: Errno) -> rustix::io::Result<()> {
+        if source.metadata().expect("an open file").len() == 2 {
+            return Err(why);
+        }
+        target.write_all_at(b"cloned", 0).expect("the target is written to");
+        Ok(())
+    }
+
+    #[test]
+    fn only_a_file_system_that_can_not_share_blocks_keeps_other_files_from_it() {
+        let report = Report::to_the_end();
+        let copies = |clone: fn(&File, &File) -> rustix::io::Result<()>| {
+            let place = tempfile::tempdir().unwrap();
+            let mut copying = Copying { can_share: true, clone, ..copying(&report) };
+            ["1", "22", "333"].map(|content| {
+                let (from, to) = (place.path().join(content), place.path().join(format!("{content} copy")));
+                fs::write(&from, content).unwrap();
+                copying.file(&from, &fs::symlink_metadata(&from).unwrap(), &to).unwrap();
+                fs::read_to_string(to).unwrap()
+            })
+        };
+        let of_one = |source: &File, target: &File| clone_but_for_two_bytes(source, target, Errno::INVAL);
+        assert_eq!(copies(of_one), ["cloned", "22", "cloned"]);
+        let of_all = |source: &File, target: &File| clone_but_for_two_bytes(source, target, Errno::OPNOTSUPP);
+        assert_eq!(copies(of_all), ["cloned", "22", "333"]);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
 use super::{
-    FolderId, Place, Report, SnapshotError, because, copy, identity, nearest, partial, remove, sync_parent,
+    FolderId, Place, Report, SnapshotError, because, copy, identity, mounts, nearest, partial, remove,
+    sync_parent,
 };
 
 /// Puts the copy in place of the folder, whose data is set aside. What was done before the process was killed is seen by the
@@ -89,6 +90,7 @@ fn by_contents(place: &Place) -> Result<(), SnapshotError> {
 
 /// Removes what is in a folder.
 fn clear(folder: &Path) -> Result<(), SnapshotError> {
+    mounts::check_removable(folder)?;
     for entry in fs::read_dir(folder).map_err(because("read", folder))? {
         let entry = entry.map_err(because("read", folder))?;
         let path = entry.path();

@@ -1,16 +1,16 @@
 //! What a copy of a folder would take, and what stands in its way.
 
-use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 use rustix::fs::{CWD, RenameFlags};
 
-use super::{Room, SnapshotError, because, copy, nearest};
+use super::copy::Alike;
+use super::mounts::{are_in_one_mount, check_no_mount_below, mount_points, mounts};
+use super::{Free, Room, SnapshotError, because, copy, nearest};
 
 /// What copies of other users' files take, by bit number (capabilities(7)).
 const CAPABILITIES: [(u32, &str); 3] = [(0, "CAP_CHOWN"), (1, "CAP_DAC_OVERRIDE"), (3, "CAP_FOWNER")];
@@ -59,8 +59,9 @@ pub(super) fn room(live: &Path, copy: &Path, in_container: bool) -> Result<Room,
     if !live.is_dir() {
         return Err(unseen(live));
     }
+    check_no_mount_below(live)?;
     let target = nearest(copy);
-    let available = available(copy, in_container)?;
+    let free = available(copy, in_container)?;
     let lacks_setfcap = !lacking(&own_status(), &FOR_CAPABLE).is_empty();
     let size = copy::size(live, lacks_setfcap)?;
     if let Some(file) = &size.capable {
@@ -73,24 +74,52 @@ pub(super) fn room(live: &Path, copy: &Path, in_container: bool) -> Result<Room,
         check_may_set_ids(path, &own_status())?;
         check_set_ids(path, target)?;
     }
-    let is_shared = shares_blocks(live, size.largest.as_deref(), target)?;
+    let unshared = unshared(&size.alike, |largest| shares_blocks(live, largest, target))?;
     let takes_place =
-        device(target) == device(live) && !is_mount_point(&mounts(), live) && can_exchange(target);
-    Ok(Room { bytes: size.bytes, available, is_shared, copies: if takes_place { 1 } else { 2 } })
+        device(target) == device(live) && are_in_one_mount(&mounts(), live, target) && can_exchange(target);
+    Ok(Room {
+        bytes: size.bytes,
+        available: free.bytes,
+        is_shared: unshared.is_some(),
+        unshared: unshared.unwrap_or_default(),
+        entries: size.entries,
+        free_entries: free.entries,
+        copies: if takes_place { 1 } else { 2 },
+    })
 }
 
-/// The free bytes where a copy goes.
-pub(super) fn available(copy: &Path, in_container: bool) -> Result<u64, SnapshotError> {
+/// How many bytes of regular files are written anew by a copy that shares the blocks of the others; `None` if none are shared.
+/// `shares` tries it with a file.
+fn unshared(
+    all: &[Alike],
+    shares: impl Fn(Option<&Path>) -> Result<bool, SnapshotError>,
+) -> Result<Option<u64>, SnapshotError> {
+    let (mut unshared, mut are_shared, mut is_tried) = (0_u64, false, false);
+    for alike in all.iter().filter(|alike| alike.largest.is_some()) {
+        is_tried = true;
+        if shares(alike.largest.as_deref())? {
+            are_shared = true;
+        } else {
+            unshared = unshared.saturating_add(alike.bytes);
+        }
+    }
+    if !is_tried {
+        are_shared = shares(None)?;
+    }
+    Ok(are_shared.then_some(unshared))
+}
+
+/// What is free where a copy goes.
+pub(super) fn available(copy: &Path, in_container: bool) -> Result<Free, SnapshotError> {
     let target = nearest(copy);
     if in_container {
         check_mounted(&mounts(), target)?;
     }
-    let free = rustix::fs::statvfs(target).map_err(|error| because("measure", target)(error.into()))?;
-    Ok(free.f_bavail.saturating_mul(free.f_frsize))
-}
-
-fn mounts() -> String {
-    fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()
+    let seen = rustix::fs::statvfs(target).map_err(|error| because("measure", target)(error.into()))?;
+    Ok(Free {
+        bytes: seen.f_bavail.saturating_mul(seen.f_frsize),
+        entries: (seen.f_files > 0).then_some(seen.f_favail),
+    })
 }
 
 /// Tries whether the file system can exchange two names, which those of the network and older ZFS can't.
@@ -145,12 +174,6 @@ fn device(folder: &Path) -> Option<u64> {
     fs::metadata(folder).map(|found| found.dev()).ok()
 }
 
-/// Reports whether something is mounted on a folder, according to `/proc/self/mountinfo`. It can't be renamed, although a bind
-/// mount has the device of its surroundings.
-fn is_mount_point(mounts: &str, folder: &Path) -> bool {
-    mount_points(mounts).any(|place| place.as_bytes() == folder.as_os_str().as_bytes())
-}
-
 /// Refuses a folder that is in the file system of the agent's own container.
 fn check_mounted(mounts: &str, folder: &Path) -> Result<(), SnapshotError> {
     if mount_points(mounts).any(|place| place != "/" && folder.starts_with(Path::new(&place))) {
@@ -163,29 +186,7 @@ fn check_mounted(mounts: &str, folder: &Path) -> Result<(), SnapshotError> {
     )))
 }
 
-fn mount_points(mounts: &str) -> impl Iterator<Item = OsString> {
-    mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(unescaped)
-}
-
-/// Blanks, newlines and backslashes are written as three octal digits there.
-fn unescaped(text: &str) -> OsString {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, others)) = rest.split_first() {
-        let digits = others.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        if let Some(byte) = byte.filter(|_| *first == b'\\') {
-            bytes.push(byte);
-            rest = &others[3..];
-        } else {
-            bytes.push(*first);
-            rest = others;
-        }
-    }
-    OsString::from_vec(bytes)
-}
-
-/// Tries whether the data can be copied by sharing its blocks, with its largest file: those of a database may be marked as
+/// Tries whether data can be copied by sharing its blocks, with its largest file: those of a database may be marked as
 /// not to be copied on write, which a fresh file beside them is not. A copy has to be written, too.
 fn shares_blocks(live: &Path, largest: Option<&Path>, target: &Path) -> Result<bool, SnapshotError> {
     let written = Probe(target.join(probe_name("b")));
@@ -252,8 +253,9 @@ mod tests {
     #[test]
     fn the_free_room_is_that_of_the_file_system_that_a_copy_goes_to() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(available(&folder.path().join("copies/one"), false).unwrap() > 0);
-        assert_eq!(available(Path::new("/proc/copies/one"), false), Ok(0));
+        assert!(available(&folder.path().join("copies/one"), false).unwrap().bytes > 0);
+        let none = Free { bytes: 0, entries: None };
+        assert_eq!(available(Path::new("/proc/copies/one"), false), Ok(none));
     }
 
     #[test]
@@ -273,6 +275,28 @@ mod tests {
     }
 
     #[test]
+    fn room_is_needed_for_the_part_of_the_data_that_can_not_share_its_blocks() {
+        let alike = |bytes: u64, name: &str| Alike {
+            bytes,
+            largest: (bytes > 0).then(|| name.into()),
+            ..Alike::default()
+        };
+        let seen = |plain: u64, marked: u64, refused: &[&str]| {
+            let shares = |largest: Option<&Path>| {
+                let name = largest.map_or("probe", |largest| largest.to_str().unwrap());
+                Ok(!refused.contains(&name))
+            };
+            unshared(&[alike(plain, "plain"), alike(marked, "marked")], shares).unwrap()
+        };
+        assert_eq!(seen(2 << 40, 5 << 30, &["marked"]), Some(5 << 30));
+        assert_eq!(seen(2 << 40, 5 << 30, &[]), Some(0), "the copy goes to a folder that is marked, too");
+        assert_eq!(seen(2 << 40, 0, &["marked"]), Some(0));
+        assert_eq!(seen(0, 5 << 30, &["marked"]), None);
+        assert_eq!(seen(1, 1, &["plain", "marked"]), None);
+        assert_eq!((seen(0, 0, &[]), seen(0, 0, &["probe"])), (Some(0), None));
+    }
+
+    #[test]
     fn a_file_system_is_asked_whether_it_exchanges_names() {
         let folder = tempfile::tempdir().unwrap();
         assert!(can_exchange(folder.path()));
@@ -284,16 +308,6 @@ mod tests {
     fn a_place_that_does_not_keep_the_set_group_id_bit_is_refused() {
         let SnapshotError(error) = check_set_ids(Path::new("/srv/data"), Path::new("/proc")).unwrap_err();
         assert!(error.starts_with("/srv/data has the set-user-ID or set-group-ID bit"), "{error}");
-    }
-
-    #[test]
-    fn a_mount_point_is_found_whatever_its_name_is() {
-        let mounts = "1 2 8:1 / / rw - ext4 x rw\n3 1 8:1 /b /srv/my\\040data rw - ext4 x rw\n4 1 8:1 /c /srv/ä\\134 rw";
-        for (folder, expected) in
-            [("/srv/my data", true), ("/srv/my", false), ("/srv", false), ("/", true), ("/srv/ä\\", true)]
-        {
-            assert_eq!(is_mount_point(mounts, Path::new(folder)), expected, "{folder}");
-        }
     }
 
     #[test]

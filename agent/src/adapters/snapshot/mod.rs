@@ -5,6 +5,7 @@ mod attributes;
 mod copy;
 mod exchange;
 mod measure;
+mod mounts;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -23,7 +24,7 @@ use tokio::task::spawn_blocking;
 use self::copy::Report;
 use self::turn::Turn;
 use crate::config::in_container;
-use crate::ports::snapshot::{Copied, FolderId, Place, Room, SnapshotError, Snapshots};
+use crate::ports::snapshot::{Copied, FolderId, Free, Place, Room, SnapshotError, Snapshots};
 
 /// Copies folders with the rights of this process.
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +46,7 @@ impl Snapshots for FolderSnapshots {
         in_thread(move || measure::room(&live, &copy, in_container)).await
     }
 
-    async fn available(&self, copy: &Path) -> Result<u64, SnapshotError> {
+    async fn available(&self, copy: &Path) -> Result<Free, SnapshotError> {
         let (copy, in_container) = (copy.to_owned(), self.in_container);
         in_thread(move || measure::available(&copy, in_container)).await
     }
@@ -143,6 +144,7 @@ fn identity(folder: &Path) -> Result<FolderId, SnapshotError> {
 
 /// Removes a folder with its contents. Symbolic links are not followed.
 fn remove(folder: &Path) -> Result<(), SnapshotError> {
+    mounts::check_removable(folder)?;
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(because("remove", folder)(error)),
         _ => Ok(()),

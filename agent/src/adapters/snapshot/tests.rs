@@ -395,6 +395,42 @@ async fn what_a_copy_would_refuse_is_refused_when_it_is_measured() {
 }
 
 #[tokio::test]
+async fn what_is_mounted_inside_the_data_is_neither_copied_nor_removed_with_it() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (one, two) = (place(&folder.path().join("one")), place(&folder.path().join("two")));
+    let (photos, below) = (folder.path().join("photos"), folder.path().join("below"));
+    for created in [&one.live.join("inside"), &two.live, &photos, &below.join("inside")] {
+        fs::create_dir_all(created).unwrap();
+    }
+    fs::write(photos.join("photo"), "x").unwrap();
+    let has_photo = || photos.join("photo").exists();
+    let copied = copy(&one).await.unwrap();
+    // A bind mount has the same device.
+    let mut mounted = Mounted::at(&one.live.join("inside"), &photos);
+    let other = Place { copy: folder.path().join("one/copies/other"), ..one.clone() };
+    let measured = FOLDERS.measure(&other.live, &other.copy).await.unwrap_err();
+    assert!(measured.0.ends_with("live/inside is another file system, which is not copied"), "{measured}");
+    assert_eq!(copy(&other).await.unwrap_err(), measured);
+    // It was mounted after the copy was made, and is renamed with the data.
+    FOLDERS.restore(&one, &copied).await.unwrap();
+    mounted.0 = one.aside.join("inside");
+    let error = FOLDERS.remove(&one.aside).await.unwrap_err().to_string();
+    assert!(error.contains("is not removed, because something is mounted on"), "{error}");
+    assert!(has_photo());
+    // The data can't be exchanged, and is set aside already.
+    let _live = Mounted::at(&two.live, &below);
+    let copied = copy(&two).await.unwrap();
+    fs::create_dir(&two.aside).unwrap();
+    let _inside = Mounted::at(&two.live.join("inside"), &photos);
+    let error = FOLDERS.restore(&two, &copied).await.unwrap_err().to_string();
+    assert!(error.contains("is not removed, because something is mounted on"), "{error}");
+    assert!(has_photo());
+}
+
+#[tokio::test]
 async fn a_folder_is_resolved_before_it_is_copied() {
     if !is_root() {
         return;
@@ -439,13 +475,32 @@ fn what_takes_rights_of_its_own_is_found_when_it_is_measured() {
 }
 
 #[test]
+fn files_and_folders_are_counted_once_whatever_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let entries = || copy::size(folder.path(), false).unwrap().entries;
+    assert_eq!(entries(), 1, "itself");
+    fs::create_dir(folder.path().join("a")).unwrap();
+    fs::write(folder.path().join("a/file"), "x").unwrap();
+    fs::hard_link(folder.path().join("a/file"), folder.path().join("other name")).unwrap();
+    symlink("nowhere", folder.path().join("link")).unwrap();
+    assert_eq!(entries(), 4);
+    let blocks = fs::symlink_metadata(folder.path().join("a")).unwrap().blocks();
+    assert!(copy::size(&folder.path().join("a"), false).unwrap().bytes >= blocks * 512);
+}
+
+#[test]
 fn blocks_are_tried_to_be_shared_with_the_largest_file() {
     let folder = tempfile::tempdir().unwrap();
     let large = folder.path().join("a/large");
-    assert_eq!(copy::size(folder.path(), true).unwrap().largest, None);
+    let largest = || {
+        let [plain, marked] = copy::size(folder.path(), true).unwrap().alike;
+        assert_eq!(marked.largest, None);
+        plain.largest
+    };
+    assert_eq!(largest(), None);
     fs::create_dir(folder.path().join("a")).unwrap();
     write_sparse(&folder.path().join("holes take no room"));
     fs::write(&large, vec![1; 1 << 20]).unwrap();
     fs::write(folder.path().join("small"), vec![1; 1 << 10]).unwrap();
-    assert_eq!(copy::size(folder.path(), true).unwrap().largest, Some(large));
+    assert_eq!(largest(), Some(large));
 }

@@ -45,8 +45,8 @@ pub(super) fn check(facts: &Facts<'_>) -> Option<Finding> {
 /// What a copy takes, and who is down meanwhile.
 fn cost(seen: &SnapshotSeen, containers: &[&Container]) -> String {
     let total: u64 = seen.rooms.iter().map(|(_, room)| room.bytes).sum();
-    let copied: u64 = seen.rooms.iter().filter(|(_, room)| !room.is_shared).map(|(_, room)| room.bytes).sum();
-    let time = if seen.rooms.iter().all(|(_, room)| room.is_shared) {
+    let copied: u64 = seen.rooms.iter().map(|(_, room)| room.written()).sum();
+    let time = if seen.rooms.iter().all(|(_, room)| room.is_shared && room.unshared == 0) {
         "next to no time, since it shares its blocks".to_owned()
     } else {
         format!("about {} s at {}/s", copied.div_ceil(BYTES_A_SECOND), size(BYTES_A_SECOND))
@@ -77,7 +77,10 @@ mod tests {
                 volume: Some("p_db".into()),
                 folder: "/v/p_db/_data".into(),
             }],
-            rooms: vec![("/v".into(), Room { bytes: 3 << 30, available: 1 << 40, is_shared, copies: 1 })],
+            rooms: vec![(
+                "/v".into(),
+                Room { bytes: 3 << 30, available: 1 << 40, is_shared, copies: 1, ..Room::default() },
+            )],
             dumps: "/state/snapshots".into(),
             earlier: None,
         };

@@ -181,11 +181,14 @@ impl Sides<'_> {
             let is_of_socket =
                 |name: &str, value: &str| uses_api_socket && (name, value) == API_SOCKET_VARIABLE;
             let is_podman = self.is_podman();
+            let is_filled_in = |name: &str, value: &str| {
+                is_podman && uncommon::PODMANS_VARIABLES.contains(&name)
+                    || of_models.contains(name)
+                    || is_of_socket(name, value)
+            };
             let is_added = |name: &str, value: &str| {
                 !wanted.contains_key(name)
-                    && !(is_podman && uncommon::PODMANS_VARIABLES.contains(&name))
-                    && !of_models.contains(name)
-                    && !is_of_socket(name, value)
+                    && !is_filled_in(name, value)
                     && of_image.get(name).map(String::as_str) != Some(value)
                     && (is_passed_through(name) || !PROXIES.contains(&name.to_lowercase().as_str()))
             };

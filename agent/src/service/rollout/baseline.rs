@@ -66,6 +66,29 @@ impl Baseline {
         all
     }
 
+    /// The same after a hook has made containers anew, each in the place of one of its compose service that is gone; `None` if
+    /// all are as they were. A compose service that it has removed altogether is brought up nevertheless.
+    pub(crate) fn renewed(before: &[Self], containers: &[Container]) -> Option<Vec<Self>> {
+        let is_left = |was: &Self| containers.iter().any(|c| c.id == was.id);
+        let is_removed = |was: &Self| !containers.iter().any(|c| c.compose_service == was.compose_service);
+        let mut new = Self::all(containers);
+        new.retain(|one| !before.iter().any(|was| was.id == one.id));
+        if new.is_empty() && before.iter().all(|was| is_left(was) || is_removed(was)) {
+            return None;
+        }
+        let mut renewed = Vec::with_capacity(containers.len());
+        for was in before {
+            if is_left(was) || is_removed(was) {
+                renewed.push(was.clone());
+            } else if let Some(at) = new.iter().position(|one| one.compose_service == was.compose_service) {
+                let one = new.remove(at);
+                renewed.push(Self { running: one.running || was.running, live: one.live || was.live, ..one });
+            }
+        }
+        renewed.extend(new);
+        Some(renewed)
+    }
+
     fn of(container: &Container, all: &[Container]) -> Self {
         let running = container.state == State::Running;
         let owner = container.network_of.as_ref().and_then(|owner| owner.resolved.as_ref());
@@ -96,4 +119,52 @@ pub struct Expected {
     pub compose_service: String,
     /// Image that it must run on.
     pub image: ImageId,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(id: &str, service: &str, state: State) -> Container {
+        Container { id: id.to_owned(), state, ..Container::running(service, "web:1") }
+    }
+
+    #[test]
+    fn what_a_hook_has_made_anew_takes_the_place_of_what_is_gone() {
+        let old = [
+            container("web-a", "web", State::Running),
+            container("web-b", "web", State::Running),
+            container("web-c", "web", State::Running),
+            container("db-a", "db", State::Running),
+            container("cron-a", "cron", State::Running),
+        ];
+        let before = Baseline::all(&old);
+        assert_eq!(Baseline::renewed(&before, &old), None);
+        let stopped = old.clone().map(|c| Container { state: State::Exited, ..c });
+        assert_eq!(
+            Baseline::renewed(&before, &stopped),
+            None,
+            "what it has stopped is brought up nevertheless"
+        );
+        // Of three one is as it was, one is made anew, and one is gone; of another nothing is left; another is new.
+        let now = [
+            container("web-b", "web", State::Running),
+            container("web-d", "web", State::Exited),
+            container("cron-b", "cron", State::Running),
+            container("job-a", "job", State::Exited),
+        ];
+        let renewed = Baseline::renewed(&before, &now).unwrap();
+        let seen: Vec<_> = renewed.iter().map(|was| (was.id.as_str(), was.running, was.live)).collect();
+        assert_eq!(
+            seen,
+            [
+                ("web-d", true, true),
+                ("web-b", true, true),
+                ("db-a", true, true),
+                ("cron-b", true, true),
+                ("job-a", false, false),
+            ]
+        );
+        assert_eq!(Baseline::renewed(&renewed, &now), None, "once is enough");
+    }
 }

@@ -331,6 +331,24 @@ impl Deployment {
         self.displaced = None;
     }
 
+    /// Takes over what the hook before the deployment has done to the containers: those that it has made anew are the old ones
+    /// from now on. Nothing is brought up or proven by then.
+    pub(in crate::service) fn note_prepared(&mut self, containers: &[Container], now: Timestamp) {
+        self.outage.look(containers, now);
+        let Some(before) = Baseline::renewed(&self.plan.before, containers) else { return };
+        if let Some(handover) = &mut self.plan.handover {
+            handover.recount(&before, containers);
+        }
+        self.plan.before = before;
+        // Those of containers that the hook has left down still say which image they are started on.
+        let is_seen =
+            |reference: &Reference| containers.iter().any(|c| c.is_live() && c.is_made_from(reference));
+        self.sibling_tags.retain(|(reference, _)| !is_seen(reference));
+        self.sibling_tags.extend(self.plan.sibling_tags(containers));
+        self.sibling_tags.sort();
+        self.sibling_tags.dedup();
+    }
+
     /// Records containers that compose recreated beyond `named`, the compose services it was limited to.
     pub(in crate::service) fn note_recreated(&mut self, named: &[String], containers: &[Container]) {
         if named.is_empty() {

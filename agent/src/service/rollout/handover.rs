@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Drain, Obstacle};
+use crate::model::{Container, Drain, Obstacle};
+use crate::service::rollout::baseline::Baseline;
 
 /// What is planned of a handover.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +33,17 @@ pub struct HandoverPlan {
     /// IDs of containers that an earlier handover could not remove. They are not counted, and nothing is done to them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<String>,
+}
+
+impl HandoverPlan {
+    /// Counts the containers anew after a hook has made them anew. A compose service that it has left without any has none that
+    /// could hand over.
+    pub(in crate::service) fn recount(&mut self, before: &[Baseline], containers: &[Container]) {
+        self.services.retain(|service, _| containers.iter().any(|c| c.compose_service == *service));
+        for (service, count) in &mut self.services {
+            *count = before.iter().filter(|was| was.running && was.compose_service == *service).count();
+        }
+    }
 }
 
 /// How far the old containers have been put aside, as far as the journal allows: it is written before the step.
@@ -66,4 +78,19 @@ pub struct Handover {
     /// What went wrong on the way without stopping it, in words.
     #[serde(default)]
     pub problems: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compose_service_that_a_hook_has_left_without_containers_does_not_hand_over() {
+        let services = BTreeMap::from([("web".to_owned(), 1), ("api".to_owned(), 1)]);
+        let mut plan = HandoverPlan { services, ..HandoverPlan::default() };
+        let container = |id: &str| Container { id: id.to_owned(), ..Container::running("web", "web:1") };
+        let containers = ["web-1", "web-2"].map(container);
+        plan.recount(&Baseline::all(&containers), &containers);
+        assert_eq!(plan.services, BTreeMap::from([("web".to_owned(), 2)]));
+    }
 }

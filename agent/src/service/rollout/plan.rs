@@ -191,8 +191,8 @@ fn sibling_tags(containers: &[Container], with_ended: bool) -> Vec<(Reference, I
     all.iter().filter(is_only).cloned().collect()
 }
 
-/// The plan of a deployment. Nothing in it changes once it is journaled: state collected on the way belongs to the
-/// [`Deployment`](super::deployment::Deployment).
+/// The plan of a deployment. Nothing in it changes once it is journaled, but for containers that the hook before it has made
+/// anew: state collected on the way belongs to the [`Deployment`](super::deployment::Deployment).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// Why the deployment was started.

@@ -26,12 +26,14 @@ impl Scenario {
     /// Expects a hook for this event, which ends like this.
     fn hook(&mut self, event: HookEvent, result: Result<(), &str>) -> &mut Self {
         let action = self.act();
-        let Some(Action::Step(Step::RunHook(call))) = action else { panic!("no hook, but {action:?}") };
+        let Some(Action::Step(Step::RunHook { call, .. })) = action else {
+            panic!("no hook, but {action:?}")
+        };
         assert_eq!(call.event, event);
         assert_eq!((call.question.service.as_str(), &call.question.digest), ("web", &digest('2')));
         assert_eq!(call.timeout, Duration::from_mins(10));
         let result = result.map_err(|why| HookError { why: why.to_owned(), output: "last words".to_owned() });
-        self.input(Input::Stepped(StepResult::HookEnded(result)))
+        self.input(Input::Stepped(StepResult::HookEnded(result.map(|()| None))))
     }
 
     fn finds_an_update(&mut self) -> &mut Self {
@@ -122,8 +124,8 @@ fn the_hook_before_does_not_run_at_every_poll_for_an_update_that_is_not_brought_
         let mut ran = Vec::new();
         for at in (0..7200).step_by(300) {
             let Some(action) = scenario.at(at).finds_an_update().act() else { continue };
-            assert!(matches!(action, Action::Step(Step::RunHook(_))), "{action:?}");
-            scenario.input(Input::Stepped(StepResult::HookEnded(Ok(()))));
+            assert!(matches!(action, Action::Step(Step::RunHook { .. })), "{action:?}");
+            scenario.input(Input::Stepped(StepResult::HookEnded(Ok(None))));
             if is_old_gone {
                 scenario.takes(StepResult::ImagesPinned { missing: vec![IMAGE.into()] });
             } else {
@@ -142,6 +144,25 @@ fn the_hook_before_does_not_run_at_every_poll_for_an_update_that_is_not_brought_
         let told = scenario.entries.iter().filter(|entry| entry.event == Kind::ERROR).count();
         assert_eq!(told, 1, "the same fault is told once");
     }
+}
+
+#[test]
+fn an_image_is_not_blocked_if_the_hook_has_made_the_containers_anew_and_compose_has_changed_none() {
+    let mut scenario = with_hooks();
+    let renewed = Container { id: "web-9".into(), ..old_container() };
+    let action = scenario.finds_an_update().act();
+    assert!(matches!(action, Some(Action::Step(Step::RunHook { look_at: Some(_), .. }))), "{action:?}");
+    scenario.input(Input::Stepped(StepResult::HookEnded(Ok(Some(vec![renewed.clone()])))));
+    scenario.takes(StepResult::ImagesPinned { missing: Vec::new() });
+    let ids = vec![(IMAGE.into(), ImageId(NEW.into()))];
+    scenario.takes(StepResult::Pulled { ids, labels: BTreeMap::new() });
+    let up = Err(ComposeError::new("network shop not found"));
+    scenario.takes(StepResult::Started { up, named: Vec::new(), containers: vec![renewed] });
+    scenario.takes(StepResult::TagsRestored);
+    scenario.takes(StepResult::Unpinned);
+    assert!(scenario.service.durable().images.blocked().next().is_none());
+    let errored = scenario.record().errored.expect("it is told");
+    assert!(errored.contains("network shop not found"), "{errored}");
 }
 
 #[test]
@@ -173,7 +194,7 @@ fn a_rollback_has_a_hook_of_its_own_and_one_that_fails_for_good_has_none() {
 fn a_hook_that_was_interrupted_by_a_kill_runs_again() {
     let mut scenario = with_hooks();
     scenario.finds_an_update();
-    assert!(matches!(scenario.act(), Some(Action::Step(Step::RunHook(_)))));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::RunHook { .. }))));
     let journal = serde_json::to_string(scenario.service.durable()).unwrap();
     assert!(journal.contains("\"before_hook\""), "{journal}");
     let durable: Durable = serde_json::from_str(&journal).unwrap();

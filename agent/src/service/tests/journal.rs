@@ -143,7 +143,7 @@ fn finish(scenario: &mut Scenario) -> (Vec<&'static str>, Vec<String>) {
                 }
                 Step::Unpin { .. } => ("unpin", StepResult::Unpinned),
                 Step::WriteTag { .. } => unreachable!("no tag changes"),
-                Step::RunHook(_) | Step::Handover(_) | Step::Snapshot(_) | Step::Swarm(_) => {
+                Step::RunHook { .. } | Step::Handover(_) | Step::Snapshot(_) | Step::Swarm(_) => {
                     unreachable!("none is configured")
                 }
                 Step::ReadTags { .. } => unreachable!("answered by the scenario"),

@@ -35,7 +35,7 @@ fn source(of: &str) -> Source {
 }
 
 fn update() -> Observation {
-    let room = Room { bytes: 1, available: 1 << 30, is_shared: false, copies: 1 };
+    let room = Room { bytes: 1, available: 1 << 30, is_shared: false, copies: 1, ..Room::default() };
     let data = SnapshotSeen {
         sources: vec![source("/srv/a"), source("/srv/b")],
         rooms: vec![("/srv".into(), room)],
@@ -607,7 +607,10 @@ fn who_goes_back_needs_no_room_to_spare() {
     let mut seen = update();
     let Some(Ok(data)) = &mut seen.snapshot else { unreachable!() };
     // It shares its blocks with the copy, and the new image has filled the disk.
-    data.rooms = vec![("/srv".into(), Room { bytes: 1 << 30, available: 0, is_shared: true, copies: 1 })];
+    data.rooms = vec![(
+        "/srv".into(),
+        Room { bytes: 1 << 30, available: 0, is_shared: true, copies: 1, ..Room::default() },
+    )];
     scenario.check(seen);
     let back = Cause::GoBack(GoBack { to: Vec::new(), data: None, why: GoBackReason::ByHand });
     assert!(scenario.service.plan_snapshot(&back, &[], scenario.now).unwrap().is_some());
@@ -641,7 +644,10 @@ fn data_with_enough_room_is_measured_once_an_hour_while_its_update_waits() {
     }
     let mut full = update();
     let Some(Ok(data)) = &mut full.snapshot else { unreachable!() };
-    data.rooms = vec![("/srv".into(), Room { bytes: 1 << 20, available: 0, is_shared: false, copies: 1 })];
+    data.rooms = vec![(
+        "/srv".into(),
+        Room { bytes: 1 << 20, available: 0, is_shared: false, copies: 1, ..Room::default() },
+    )];
     scenario.check(full);
     assert!(measures(&mut scenario, false), "somebody may have made room");
     scenario.check(update());
@@ -666,7 +672,7 @@ fn a_rollback_by_hand_keeps_the_dump_that_it_may_need() {
         let data = SnapshotSeen { sources: Vec::new(), rooms: Vec::new(), dumps, earlier: None };
         Observation { snapshot: Some(Ok(data)), ..observed('2', &[local(image, &[nr])], &[&runs]) }
     };
-    scenario.check(seen(OLD, '1', old_container())).step_ends(StepResult::HookEnded(Ok(())));
+    scenario.check(seen(OLD, '1', old_container())).step_ends(StepResult::HookEnded(Ok(None)));
     scenario.fetches().proves_without_copies(&new_container());
     let kept = scenario.service.durable().snapshots.clone();
     assert!(matches!(&kept[..], [one] if one.dump.is_some() && !one.is_expired), "{kept:?}");

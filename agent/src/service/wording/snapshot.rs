@@ -34,9 +34,22 @@ pub(crate) fn lacks_room(seen: &SnapshotSeen, rules: &SnapshotRules, spares: boo
     lacks_free(&seen.rooms, spares)
 }
 
+/// A number, as people write it.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (nth, digit) in digits.chars().enumerate() {
+        if nth > 0 && (digits.len() - nth).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// How much of the data the copies write anew.
 fn copied_bytes(rooms: &[(PathBuf, Room)]) -> u64 {
-    rooms.iter().filter(|(_, room)| !room.is_shared).map(|(_, room)| room.bytes).sum()
+    rooms.iter().map(|(_, room)| room.written()).sum()
 }
 
 /// How much must stay free beside the copies: an image that finds no room to migrate its data would be rejected for it. A
@@ -48,17 +61,36 @@ fn spare(bytes: u64) -> u64 {
 
 /// What is missing of the room for copies and, with `spares`, for the update that follows; `None` if nothing is.
 pub(crate) fn lacks_free(rooms: &[(PathBuf, Room)], spares: bool) -> Option<String> {
+    lacks_bytes(rooms, spares).or_else(|| lacks_entries(rooms, spares))
+}
+
+/// The same of the inodes: a file system may run out of them while there is room for bytes, and a copy that shares its blocks
+/// takes as many.
+fn lacks_entries(rooms: &[(PathBuf, Room)], spares: bool) -> Option<String> {
+    let needed_by = |room: &Room| room.entries.saturating_mul(room.copies);
+    let needed = rooms.iter().fold(0, |sum: u64, (_, room)| sum.saturating_add(needed_by(room)));
+    let spare = if spares { needed / 10 } else { 0 };
+    let most = needed.saturating_add(spare);
+    let lacking = rooms.iter().filter(|(_, room)| room.entries > 0);
+    let mut lacking = lacking.filter_map(|(folder, room)| Some((folder, room.free_entries?)));
+    let (folder, free) = lacking.find(|(_, free)| *free < most)?;
+    let and_spare = if spare > 0 { format!(", and {} to spare", grouped(spare)) } else { String::new() };
+    let (needed, free, folder) = (grouped(needed), grouped(free), folder.display());
+    Some(format!("the copy of the data needs {needed} inodes{and_spare}, {free} free in {folder}"))
+}
+
+fn lacks_bytes(rooms: &[(PathBuf, Room)], spares: bool) -> Option<String> {
     let spare_of = |room: &Room| if spares { spare(room.bytes) } else { 0 };
     // Several may go to the same file system: none of them has more room than all need together.
     let needed: u64 = rooms.iter().map(|(_, room)| room.needed()).sum();
     let lacks = |room: &Room| {
-        let needed = if room.is_shared { 0 } else { needed };
+        let needed = if room.needed() == 0 { 0 } else { needed };
         room.available < needed.saturating_add(spare_of(room))
     };
     let (folder, room) = rooms.iter().find(|(_, room)| lacks(room))?;
     let spare = spare_of(room);
     let (folder, available, spare_size) = (folder.display(), size(room.available), size(spare));
-    if room.is_shared {
+    if room.needed() == 0 {
         return Some(format!("the update needs {spare_size} to spare, {available} free in {folder}"));
     }
     let twice =
@@ -79,7 +111,7 @@ pub(in crate::service) fn will_copy(seen: &SnapshotSeen) -> String {
         return "the data was copied for an earlier attempt, and is not copied again".to_owned();
     }
     let bytes: u64 = seen.rooms.iter().map(|(_, room)| room.bytes).sum();
-    let is_shared = seen.rooms.iter().all(|(_, room)| room.is_shared);
+    let is_shared = seen.rooms.iter().all(|(_, room)| room.is_shared && room.unshared == 0);
     let how = if is_shared { ", sharing its blocks with the data" } else { "" };
     let names: Vec<&str> = seen.sources.iter().map(|source| source.of.as_str()).collect();
     format!("{} of data is copied before the update{how} ({})", size(bytes), names.join(", "))
@@ -191,7 +223,7 @@ mod tests {
     fn data_that_can_not_be_exchanged_needs_room_for_two_copies() {
         let rules = SnapshotRules { of: Vec::new(), keep: 1, max_bytes: 100 << 20 };
         let lacks = |copies: u64, is_shared: bool, mib: u64| {
-            let room = Room { bytes: 60 << 20, available: mib << 20, is_shared, copies };
+            let room = Room { bytes: 60 << 20, available: mib << 20, is_shared, copies, ..Room::default() };
             let rooms = vec![("/v".into(), room)];
             let seen = SnapshotSeen { sources: Vec::new(), rooms, dumps: "/s".into(), earlier: None };
             lacks_room(&seen, &rules, true)
@@ -213,18 +245,57 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_needs_inodes_even_if_it_shares_its_blocks() {
+        let lacks = |free: Option<u64>, is_shared: bool, spares: bool| {
+            let room = Room {
+                bytes: 1 << 20,
+                available: 1 << 30,
+                is_shared,
+                entries: 1_050_000,
+                free_entries: free,
+                copies: 2,
+                ..Room::default()
+            };
+            lacks_free(&[("/v".into(), room)], spares)
+        };
+        for is_shared in [true, false] {
+            let why = lacks(Some(900_000), is_shared, true).unwrap();
+            assert_eq!(
+                why,
+                "the copy of the data needs 2,100,000 inodes, and 210,000 to spare, 900,000 free in /v"
+            );
+            assert_eq!(lacks(Some(2_310_000), is_shared, true), None);
+            assert!(lacks(Some(2_309_999), is_shared, true).is_some());
+            assert_eq!(lacks(Some(2_100_000), is_shared, false), None, "who goes back spares none");
+            assert_eq!(lacks(None, is_shared, true), None, "btrfs has no limit");
+        }
+        assert_eq!([0, 999, 1000, 12_345_678].map(grouped), ["0", "999", "1,000", "12,345,678"]);
+    }
+
+    #[test]
     fn room_is_left_for_what_the_new_image_writes() {
         for (data, spared) in [(0, 0), (100 << 20, 100 << 20), (2 << 30, 512 << 20), (100 << 30, 10 << 30)] {
             assert_eq!(spare(data), spared, "{data}");
         }
-        let room = Room { bytes: 2 << 30, available: 2 << 30, is_shared: false, copies: 1 };
+        let room =
+            Room { bytes: 2 << 30, available: 2 << 30, is_shared: false, copies: 1, ..Room::default() };
         let rooms = [(PathBuf::from("/v"), room)];
         assert_eq!(lacks_free(&rooms, false), None, "a person goes back, and no image migrates anything");
         let why = lacks_free(&rooms, true).unwrap();
         assert_eq!(why, "the copy of the data needs 2.0 GiB, and 512.0 MiB to spare, 2.0 GiB free in /v");
         // A large one that shares its blocks asks nothing of the disk of a small one.
-        let large = Room { bytes: 2 << 40, available: 300 << 30, is_shared: true, copies: 1 };
-        let small = Room { bytes: 100 << 20, available: 40 << 30, is_shared: false, copies: 1 };
+        let large =
+            Room { bytes: 2 << 40, available: 300 << 30, is_shared: true, copies: 1, ..Room::default() };
+        let small =
+            Room { bytes: 100 << 20, available: 40 << 30, is_shared: false, copies: 1, ..Room::default() };
         assert_eq!(lacks_free(&[("/media".into(), large), ("/v".into(), small)], true), None);
+        // A part of it can't share them.
+        let mixed = |gib: u64| [("/media".into(), Room { available: gib << 30, unshared: 5 << 30, ..large })];
+        assert_eq!(lacks_free(&mixed(210), true), None);
+        let why = lacks_free(&mixed(207), true).unwrap();
+        assert_eq!(
+            why,
+            "the copy of the data needs 5.0 GiB, and 204.8 GiB to spare, 207.0 GiB free in /media"
+        );
     }
 }

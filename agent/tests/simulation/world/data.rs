@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
-use evenkeel_agent::model::snapshot::{Copied, FolderId, Mounter, Place, Room, SnapshotError, Volume};
+use evenkeel_agent::model::snapshot::{
+    Copied, Ended, FolderId, Free, Mounter, Place, Room, SnapshotError, Volume,
+};
 use evenkeel_agent::model::{EngineError, ImageId};
 use evenkeel_agent::ports::snapshot::{Snapshots, Volumes};
 use tokio::sync::watch;
@@ -187,6 +189,10 @@ impl Volumes for FakeWorld {
         })
         .await
     }
+
+    async fn ended(&self, _: &[&Path]) -> Result<Vec<Ended>, EngineError> {
+        Ok(Vec::new())
+    }
 }
 
 #[async_trait]
@@ -197,11 +203,11 @@ impl Snapshots for FakeWorld {
 
     async fn measure(&self, _: &Path, _: &Path) -> Result<Room, SnapshotError> {
         self.lock().data.measured += 1;
-        Ok(Room { bytes: 4096, available: 1 << 30, is_shared: false, copies: 1 })
+        Ok(Room { bytes: 4096, available: 1 << 30, is_shared: false, copies: 1, ..Room::default() })
     }
 
-    async fn available(&self, _: &Path) -> Result<u64, SnapshotError> {
-        Ok(1 << 30)
+    async fn available(&self, _: &Path) -> Result<Free, SnapshotError> {
+        Ok(Free { bytes: 1 << 30, entries: None })
     }
 
     async fn copy(&self, place: &Place, progress: &watch::Sender<u64>) -> Result<Copied, SnapshotError> {

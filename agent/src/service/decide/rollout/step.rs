@@ -48,14 +48,7 @@ impl Service {
             return self.line_restored(result, now);
         }
         match phase {
-            Phase::BeforeHook => match result {
-                StepResult::HookEnded(Ok(())) => deployment.enter(Phase::PinImages, now),
-                StepResult::HookEnded(Err(HookError { why, output })) => {
-                    let text = wording::hook_failed(HookEvent::Before, &why);
-                    self.abandon(text, output, now);
-                }
-                other => self.abandon(other.failure(), String::new(), now),
-            },
+            Phase::BeforeHook => self.prepared(result, now),
             Phase::LastHook { event } => {
                 if let StepResult::HookEnded(Err(HookError { why, output })) = result {
                     self.emit(Event::HookFailed { event, why, output }, now);
@@ -107,6 +100,25 @@ impl Service {
             | Phase::VerifyTasks { .. } => {}
             // Their steps have results of their own.
             Phase::Admit | Phase::Update => self.abandon(result.failure(), String::new(), now),
+        }
+    }
+
+    /// Handles the end of the hook before the deployment.
+    fn prepared(&mut self, result: StepResult, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        match result {
+            StepResult::HookEnded(Ok(containers)) => {
+                if let Some(containers) = containers {
+                    deployment.note_prepared(&containers, now);
+                    self.known.containers = Some(containers.into());
+                }
+                deployment.enter(Phase::PinImages, now);
+            }
+            StepResult::HookEnded(Err(HookError { why, output })) => {
+                let text = wording::hook_failed(HookEvent::Before, &why);
+                self.abandon(text, output, now);
+            }
+            other => self.abandon(other.failure(), String::new(), now),
         }
     }
 

@@ -78,8 +78,11 @@ impl Deployment {
                 displaced,
                 onto: plan.image_changes.iter().find_map(|m| self.new_ids.get(&m.configured)).cloned(),
             },
-            Phase::BeforeHook => Step::RunHook(self.hook_call(HookEvent::Before)?),
-            Phase::LastHook { event } => Step::RunHook(self.hook_call(*event)?),
+            Phase::BeforeHook => Step::RunHook {
+                call: self.hook_call(HookEvent::Before)?,
+                look_at: Some(project.name.clone()),
+            },
+            Phase::LastHook { event } => Step::RunHook { call: self.hook_call(*event)?, look_at: None },
             // They wait, or are of another target.
             Phase::Probation { .. }
             | Phase::VerifyRollback { .. }

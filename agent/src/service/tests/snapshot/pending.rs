@@ -79,7 +79,10 @@ fn an_update_whose_data_is_not_copied_again_needs_no_room_for_it() {
     scenario.now += SignedDuration::from_mins(5);
     let mut full = new_runs();
     let Some(Ok(data)) = &mut full.snapshot else { unreachable!() };
-    data.rooms = vec![("/srv".into(), Room { bytes: 1 << 20, available: 0, is_shared: false, copies: 1 })];
+    data.rooms = vec![(
+        "/srv".into(),
+        Room { bytes: 1 << 20, available: 0, is_shared: false, copies: 1, ..Room::default() },
+    )];
     scenario.check(full.clone());
     let candidates = scenario.service.seen_candidates(scenario.now);
     let [candidate] = &candidates[..] else { panic!("{candidates:?}") };

@@ -1,0 +1,111 @@
+//! What is mounted where this process can see it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+use super::SnapshotError;
+
+/// `/proc/self/mountinfo`.
+pub(super) fn mounts() -> String {
+    fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()
+}
+
+/// Reports whether two folders are in the same mount, according to `/proc/self/mountinfo`. Otherwise they can't be exchanged,
+/// although a bind mount has the device of its surroundings.
+pub(super) fn are_in_one_mount(mounts: &str, one: &Path, other: &Path) -> bool {
+    let mount_of = |folder: &Path| {
+        let over = mount_points(mounts).map(PathBuf::from).filter(|place| folder.starts_with(place));
+        over.max_by_key(|place| place.components().count())
+    };
+    mount_of(one) == mount_of(other)
+}
+
+/// A place below a folder at which something is mounted. A bind mount has the device of its surroundings, and is renamed with
+/// the folder.
+fn mount_below(mounts: &str, folder: &Path) -> Option<PathBuf> {
+    mount_points(mounts).map(PathBuf::from).find(|place| place != folder && place.starts_with(folder))
+}
+
+/// Refuses to copy a folder below which something is mounted.
+pub(super) fn check_no_mount_below(folder: &Path) -> Result<(), SnapshotError> {
+    mount_below(&mounts(), folder).map_or(Ok(()), |place| Err(other_file_system(&place)))
+}
+
+/// Refuses to remove what is in a folder below which something is mounted: what is mounted would be removed as well.
+pub(super) fn check_removable(folder: &Path) -> Result<(), SnapshotError> {
+    let Some(place) = mount_below(&mounts(), folder) else { return Ok(()) };
+    let (folder, place) = (folder.display(), place.display());
+    Err(SnapshotError(format!(
+        "{folder} is not removed, because something is mounted on {place}; unmount that first"
+    )))
+}
+
+pub(super) fn other_file_system(path: &Path) -> SnapshotError {
+    SnapshotError(format!("{} is another file system, which is not copied", path.display()))
+}
+
+/// The places at which something is mounted.
+pub(super) fn mount_points(mounts: &str) -> impl Iterator<Item = OsString> {
+    mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(unescaped)
+}
+
+/// Blanks, newlines and backslashes are written as three octal digits there.
+fn unescaped(text: &str) -> OsString {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, others)) = rest.split_first() {
+        let digits = others.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        if let Some(byte) = byte.filter(|_| *first == b'\\') {
+            bytes.push(byte);
+            rest = &others[3..];
+        } else {
+            bytes.push(*first);
+            rest = others;
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The root, and two places whose names are written in octal digits.
+    const MOUNTS: &str =
+        "1 2 8:1 / / rw - ext4 x rw\n3 1 8:1 /b /srv/my\\040data rw - ext4 x rw\n4 1 8:1 /c /srv/ä\\134 rw";
+
+    #[test]
+    fn folders_in_two_mounts_of_one_file_system_can_not_be_exchanged() {
+        for (one, other, expected) in [
+            ("/srv/db", "/srv", true),
+            ("/srv/my data", "/srv", false),
+            ("/srv/my data/db", "/srv/my data", true),
+            ("/srv/my data/db", "/srv/my database", false),
+            ("/srv/ä\\/db", "/srv/my data", false),
+        ] {
+            assert_eq!(are_in_one_mount(MOUNTS, Path::new(one), Path::new(other)), expected, "{one} {other}");
+        }
+        // An agent in a container, to which the engine's volumes and its folder are mounted.
+        let nested = "1 2 0:50 / / rw - overlay o rw\n4 3 8:1 /v /var/lib/docker/volumes rw - ext4 x rw\n3 1 8:1 /d /var/lib/docker rw - ext4 x rw";
+        let live = Path::new("/var/lib/docker/volumes/p_db/_data");
+        assert!(!are_in_one_mount(nested, live, Path::new("/var/lib/docker/evenkeel-snapshots")));
+        assert!(are_in_one_mount(nested, live, Path::new("/var/lib/docker/volumes")));
+    }
+
+    #[test]
+    fn a_mount_below_a_folder_is_found_whatever_its_name_is() {
+        for (folder, expected) in [
+            ("/srv", Some("/srv/my data")),
+            ("/srv/my data", None),
+            ("/srv/my", None),
+            ("/srv/ä\\", None),
+            ("/opt", None),
+        ] {
+            let found = mount_below(MOUNTS, Path::new(folder));
+            assert_eq!(found.as_deref(), expected.map(Path::new), "{folder}");
+        }
+    }
+}
