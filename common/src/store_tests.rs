@@ -229,7 +229,7 @@ fn a_folder_that_can_not_be_searched_is_not_taken_for_an_empty_state() {
     assert!(!is_absence(ErrorKind::PermissionDenied, &there));
     assert!(is_absence(ErrorKind::PermissionDenied, &missing) && is_absence(ErrorKind::NotFound, &there));
     fs::write(&there, "").unwrap();
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o000)).unwrap();
     let opened = open(dir.path());
     // Root may search every folder.
     let is_searched = fs::metadata(&there).is_ok();

@@ -654,6 +654,7 @@ mod tests {
                 up_mode,
                 renewed: Vec::new(),
                 followers: Vec::new(),
+                awaited: Awaited::default(),
                 note: None,
             };
             let tags = called_tags(&call, &containers, &displaced);
