@@ -35,7 +35,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Checks that the engine answers what it is asked about containers: it may hang there, and still answer a ping.
     async fn check_reads(&self) -> Result<(), EngineError>;
 
-    /// Returns all containers of `members` in any state, sorted by name, without one-off containers. If the engine cannot
+    /// Returns all containers of `members` in any state, sorted by name, those of a project without one-off containers. If the engine cannot
     /// inspect a container, it is included with the fields from the container list, in an unknown state if it may run.
     async fn containers(&self, members: &Members) -> Result<Vec<Container>, EngineError>;
 

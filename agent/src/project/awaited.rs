@@ -53,7 +53,7 @@ impl Awaited {
             }
             if Instant::now() >= deadline {
                 let limit = self.limit.as_secs();
-                return Err(ComposeError::new(format!("{names} was not ready after {limit} s")));
+                return Err(ComposeError::new(format!("not ready after {limit} s: {names}")));
             }
             sleep(LOOK).await;
         }

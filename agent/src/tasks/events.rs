@@ -188,7 +188,7 @@ impl Events {
                 || service.project_name() == Some(event.project.as_str());
             if concerned {
                 let input = Input::Event { at, id: event.id.clone(), what: event.what.clone() };
-                // An error means that the agent is stopping.
+                // An error means that the agent is stopping, or that the service has ended.
                 let _ = worker.inbox.send(Command::Input(Box::new(input)));
             } else if matches!(event.what, EventKind::Start | EventKind::Destroy) {
                 // Containers that share the network of this container lose their connection.

@@ -76,7 +76,7 @@ async fn the_containers_of_a_project_are_listed_with_their_state() {
     let running = stage.run(&format!("{id}-b"), &with(&healthy), &image, &[]);
     stage.run(&format!("{id}-a"), &with(&[]), &image, &["sh", "-c", "exit 7"]);
     stage.run(&format!("{id}-once"), &with(&["--label", "com.docker.compose.oneoff=True"]), &image, &[]);
-    stage.run(&format!("{id}-held"), &with(&["--label", "evenkeel.hold=x"]), &image, &[]);
+    stage.run(&format!("evenkeel-hold-{id}"), &with(&["--label", "evenkeel.hold=x"]), &image, &[]);
     stage.run(&format!("{id}-other"), &["--label", "com.docker.compose.project=other"], &image, &[]);
     // The tag moves; the image of the container stays.
     stage.image(&image, "two", &[]);

@@ -115,7 +115,9 @@ impl DockerEngine {
         let look = move |at: &Mutex<PathBuf>| {
             let folder_at = |path: &Path| {
                 path.clone_into(&mut at.lock());
-                Folder::at(path)
+                // What one that has ended mounted may be on a server that is gone, so that a look at it would hang.
+                let by_path = || Folder { path: path.to_owned(), identities: Vec::new() };
+                if ended { by_path() } else { Folder::at(path) }
             };
             mounters(&listed, &bound(&volumes), &folders, (writable, ended), &Traces::read(), &folder_at)
         };

@@ -100,11 +100,12 @@ fn fields(defined: &Value, network: &Value) -> Vec<&'static str> {
     what
 }
 
-/// Compares whether a network has IPv4. Engines before 28 do not report it, podman knows no such setting, and where the files
-/// leave it out, the engine may have a default of its own (`default-network-opts`).
+/// Compares whether a network has IPv4. Engines before 28 do not report it, those before 28.3 report that the networks of a
+/// swarm have none (<https://github.com/moby/moby/pull/50147>), podman knows no such setting, and where the files leave it
+/// out, the engine may have a default of its own (`default-network-opts`).
 fn ipv4_differs(defined: &Value, network: &Value) -> bool {
-    let Some(actual) = network.get("EnableIPv4").and_then(Value::as_bool).filter(|_| !is_podmans(network))
-    else {
+    let is_told = network.get("Scope").and_then(Value::as_str) != Some("swarm") && !is_podmans(network);
+    let Some(actual) = network.get("EnableIPv4").and_then(Value::as_bool).filter(|_| is_told) else {
         return false;
     };
     match defined.get("enable_ipv4").and_then(Value::as_bool) {

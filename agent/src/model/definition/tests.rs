@@ -147,11 +147,13 @@ fn a_network_without_ipv4_differs_unless_the_file_or_the_engine_says_so() {
     let defined = |enabled: Value| json!({ "name": "p_net", "enable_ipv4": enabled });
     let found = |enabled: Value, existing: Value| !of_network(defined(enabled), existing).is_empty();
     let with = |enabled: bool| json!({ "Driver": "bridge", "EnableIPv4": enabled });
+    let swarms = json!({ "Driver": "overlay", "Scope": "swarm", "EnableIPv4": false });
     for (wanted, actual) in [(json!(false), true), (json!(true), false), (Value::Null, false)] {
         let what = of_network(defined(wanted.clone()), with(actual));
         assert_eq!(what, ["network net (enable_ipv4)"], "{wanted}");
         assert!(!found(wanted.clone(), with(!actual)), "{wanted}");
         assert!(!found(wanted.clone(), json!({ "Driver": "bridge" })), "an engine before 28");
+        assert!(!found(wanted.clone(), swarms.clone()), "an engine before 28.3");
         let mut podmans = with(actual);
         podmans["IPAM"] = json!({ "Driver": "default", "Options": { "driver": "host-local" } });
         assert!(!found(wanted, podmans), "podman");
