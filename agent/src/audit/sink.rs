@@ -294,13 +294,15 @@ impl Sink {
             return Duration::ZERO;
         }
         let trouble = self.note(&failure);
+        // Such an answer says nothing against the entry.
+        let asks_for_pause = matches!(failure, DeliveryError::Transient { after: Some(_), .. });
         if items.len() > 1 && matches!(failure, DeliveryError::Refused { .. }) {
             // One of them may be the reason.
             self.singly = items.len();
         } else if items.len() > 1 {
             self.at_once = items.len() / 2;
         } else if (matches!(failure, DeliveryError::Refused { .. }) && trouble.refusals >= REFUSALS
-            || trouble.began.elapsed() >= LONG)
+            || trouble.began.elapsed() >= LONG && !asks_for_pause)
             && self.passes(first, trouble.refused_after).await
         {
             return Duration::ZERO;
@@ -426,7 +428,11 @@ impl Sink {
                     let why = sent.refused.first().map(|(_, why)| why.as_str());
                     self.set_aside(item, why.unwrap_or_default());
                 }
-                Err(DeliveryError::Transient { .. }) if !self.is_silent_for_long() => return false,
+                Err(DeliveryError::Transient { after, .. })
+                    if after.is_some() || !self.is_silent_for_long() =>
+                {
+                    return false;
+                }
                 Err(failure) => self.set_aside(item, &failure.to_string()),
             }
             self.destination.done(item);
@@ -434,12 +440,12 @@ impl Sink {
         true
     }
 
-    /// Sends an entry, several times while there is no answer.
+    /// Sends an entry, several times while there is no answer. One that asks for a pause is an answer.
     async fn send_patiently(&self, item: &Item) -> Result<Sent, DeliveryError> {
         let mut backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
         for _ in 1..REFUSALS {
             match self.send(std::slice::from_ref(item)).await {
-                Err(DeliveryError::Transient { .. }) => {
+                Err(DeliveryError::Transient { after: None, .. }) => {
                     tokio::time::sleep(jittered(backoff.failed())).await;
                 }
                 outcome => return outcome,

@@ -32,6 +32,8 @@ struct Case {
     refused: Arc<Mutex<Vec<&'static str>>>,
     /// Messages that get no answer.
     silent: Arc<Mutex<Vec<&'static str>>>,
+    /// Messages that are answered with a request for a pause.
+    limited: Arc<Mutex<Vec<&'static str>>>,
     /// More entries at once get no answer.
     most: Arc<Mutex<usize>>,
     accepted: Arc<Mutex<Vec<String>>>,
@@ -45,15 +47,22 @@ impl Case {
         let (accepted, refused) = (Arc::default(), Arc::new(Mutex::new(refused.to_vec())));
         let silent = Arc::<Mutex<Vec<&'static str>>>::default();
         let unanswered = silent.clone();
+        let limited = Arc::<Mutex<Vec<&'static str>>>::default();
+        let limits = limited.clone();
         let most = Arc::new(Mutex::new(usize::MAX));
         let limit = most.clone();
         let (taken, refusals): (Arc<Mutex<Vec<String>>>, _) = (Arc::clone(&accepted), refused.clone());
         let answer = move |entries: &[AuditEntry]| {
             let messages: Vec<_> = entries.iter().map(|entry| entry.message.clone()).collect();
             let is_refused = |message: &String| refusals.lock().iter().any(|text| message.contains(text));
+            let is_limited = |message: &String| limits.lock().iter().any(|text| message.contains(text));
             let is_silent = |message: &String| unanswered.lock().iter().any(|text| message.contains(text));
             if messages.len() > *limit.lock() || messages.iter().any(is_silent) {
                 return Err(DeliveryError::Transient { why: "no answer".to_owned(), after: None });
+            }
+            if messages.iter().any(is_limited) {
+                let after = Some(Duration::from_secs(30));
+                return Err(DeliveryError::Transient { why: "too many requests".to_owned(), after });
             }
             if messages.iter().any(is_refused) {
                 return Err(DeliveryError::Refused { why: "no".to_owned() });
@@ -73,7 +82,7 @@ impl Case {
             singly: 0,
             at_once: usize::MAX,
         };
-        let case = Self { sink, outbox, refused, silent, most, accepted };
+        let case = Self { sink, outbox, refused, silent, limited, most, accepted };
         case.record(entries).await;
         case
     }
@@ -167,6 +176,21 @@ async fn an_entry_without_an_answer_is_not_set_aside_because_a_later_one_was_acc
         assert!(accepted.iter().any(|text| text == entry), "{accepted:?}");
     }
     assert_eq!(case.refused_count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_whose_receiver_asks_for_a_pause_is_not_set_aside_however_long_that_lasts() {
+    let mut case = Case::new(1, &[], &["first", "a"]).await;
+    *case.limited.lock() = vec!["first"];
+    case.run(2 * LONG).await;
+    assert_eq!((case.accepted(), case.refused_count()), (Vec::new(), 0), "the later one waits, too");
+    // The same if it was refused for another reason at first.
+    let first = case.sink.destination.next().await;
+    assert!(!case.sink.pass(std::slice::from_ref(&first)).await);
+    assert_eq!(case.refused_count(), 0);
+    case.limited.lock().clear();
+    case.run(HOUR).await;
+    assert_eq!(case.accepted(), ["first", "a"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use evenkeel_common::cli::eprint_line;
-use evenkeel_common::wire::{DeployOutcome, DeployProgress, FailedUpdate, ServiceStatus, TriggerReply};
+use evenkeel_common::wire::{
+    ContainerRecord, DeployOutcome, DeployProgress, FailedUpdate, ServiceStatus, TriggerReply,
+};
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
@@ -47,7 +49,7 @@ pub(super) enum Outcome {
     Proven,
     /// There was nothing to deploy.
     UpToDate,
-    /// Rolled back, blocked, failed, or not the digest that was asked for.
+    /// Rolled back, blocked, failed, not the digest that was asked for, or a service that is down or not well.
     Failed,
     /// A gate holds the update.
     Held,
@@ -254,6 +256,10 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
         let runs = if digests.is_empty() { "nothing".to_owned() } else { digests.join(", ") };
         return failed(format!("{wanted} does not run; what runs: {runs}"));
     }
+    // A new image is judged by its probation, whatever has become of it since.
+    if let Some(why) = not_well(record).filter(|_| !is_new) {
+        return failed(why);
+    }
     Some(end(wait, record, good, digests.join(", ")))
 }
 
@@ -261,6 +267,22 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
 fn has_failed_since(record: &ServiceStatus, before: Before) -> bool {
     let last = record.last_deployment.as_ref();
     last.is_some_and(|last| last.outcome == DeployOutcome::Failed && Some(last.at) != before.deployed)
+}
+
+/// Why an image that ran already can't be said to be good: the service is not well, or nothing of it runs.
+fn not_well(record: &ServiceStatus) -> Option<String> {
+    let runs = |container: &ContainerRecord| matches!(container.state.as_str(), "running" | "paused");
+    let is_down = record.containers.as_ref().is_some_and(|all| !all.iter().any(runs));
+    // Jobs that are done are well.
+    if record.healthy == Some(true) || (record.healthy.is_none() && !is_down) {
+        return None;
+    }
+    let reason = record.unhealthy_reason.as_deref().unwrap_or("no container of it is running");
+    Some(if is_down {
+        format!("it is down: {reason}; no image was proven")
+    } else {
+        format!("it is not well: {reason}")
+    })
 }
 
 /// Whether nothing speaks against a digest that runs.
@@ -277,7 +299,7 @@ fn is_well_on(record: &ServiceStatus, digest: &str) -> bool {
         && !has_failed_rollback
         && !waits
         && !is_open
-        && record.healthy != Some(false)
+        && not_well(record).is_none()
 }
 
 fn digests(record: &ServiceStatus) -> Vec<String> {
@@ -520,5 +542,47 @@ mod tests {
         let of = |digest: &str| outcome(&asked(digest), &record, Some(1)).map(|(outcome, _)| outcome);
         assert_eq!(of(DIGEST), Some(Outcome::UpToDate));
         assert_eq!(of("sha256:bb"), Some(Outcome::Failed));
+    }
+
+    #[test]
+    fn a_service_that_is_down_or_not_well_is_not_up_to_date() {
+        let container = |state: &str| ContainerRecord {
+            id: "id-web".to_owned(),
+            name: "web-1".to_owned(),
+            state: state.to_owned(),
+            status: String::new(),
+            started_at: None,
+            image: "localhost:5000/web:latest".to_owned(),
+            mounts: Vec::new(),
+            cpu_percent: None,
+            memory_percent: None,
+            memory_usage_mb: None,
+            memory_limit_mb: None,
+        };
+        let asked = Wait { digest: Some(DIGEST.to_owned()), ..wait() };
+        for (healthy, state, expected) in [
+            (Some(false), Some("running"), Some("it is not well: why; ")),
+            (Some(false), Some("exited"), Some("it is down: why; ")),
+            (None, None, Some("it is down: no container of it is running; ")),
+            (None, Some("running"), None),
+            (Some(true), Some("exited"), None),
+        ] {
+            let record = ServiceStatus {
+                healthy,
+                unhealthy_reason: healthy.filter(|healthy| !healthy).map(|_| "why".to_owned()),
+                containers: Some(state.into_iter().map(container).collect()),
+                ..record(1, 1, false)
+            };
+            let good = if expected.is_some() { Outcome::Failed } else { Outcome::UpToDate };
+            for wait in [wait(), asked.clone()] {
+                let (outcome, reason) = outcome(&wait, &record, Some(1)).unwrap();
+                assert_eq!(outcome, good, "{state:?}: {reason}");
+                let told = format!("{reason}; ");
+                assert!(expected.is_none_or(|expected| told.starts_with(expected)), "{state:?}: {reason}");
+            }
+            let updated = ServiceStatus { updates_total: 1, ..record.clone() };
+            let is_new = outcome(&wait(), &updated, Some(1)).map(|(outcome, _)| outcome);
+            assert_eq!(is_new, Some(Outcome::Proven), "its probation says all");
+        }
     }
 }

@@ -80,6 +80,12 @@ impl Checks {
         is_first
     }
 
+    /// Makes a check due for what was found meanwhile for a request by a user: it is not a further request.
+    pub(super) fn continue_manual(&mut self, passes: bool) {
+        self.asked = self.asked.max(if passes { Asked::Passing } else { Asked::Gated });
+        self.is_due = true;
+    }
+
     /// Makes a check due that is followed by a redeployment.
     pub(super) fn request_redeploy(&mut self) {
         self.is_due = true;

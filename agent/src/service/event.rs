@@ -273,6 +273,8 @@ pub(in crate::service) struct FailedDeployment {
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::service) struct RollbackFailed {
     pub(in crate::service) failed: FailedDeployment,
+    /// The digests that it was going back to, if it was no update.
+    pub(in crate::service) going_back_to: Option<String>,
     pub(in crate::service) why: RollbackProblem,
     pub(in crate::service) containers: Vec<ContainerSummary>,
     /// The data that was put back before the rollback failed, if any.

@@ -223,6 +223,8 @@ mod tests {
             ("rolled_back", Some("web"), Some(("web", "sha256:b", Verdict::Failed))),
             ("rollback_failed", Some("web"), Some(("web", "sha256:b", Verdict::Failed))),
             ("updated", None, None),
+            // A way back has failed, or nodes could not run the image.
+            ("rollback_failed", None, None),
             ("error", Some("web"), None),
             ("resumed", Some("web"), None),
             ("force_redeploy", Some("web"), None),

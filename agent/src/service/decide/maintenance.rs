@@ -18,7 +18,7 @@ use crate::service::{Service, compare, wording};
 
 /// Interval between two look-ups of newer tags.
 const TAG_INTERVAL: SignedDuration = SignedDuration::from_hours(1);
-/// Minimum interval between two look-ups after push notifications, which may not be from the registry.
+/// Minimum interval between two look-ups after requests, and push notifications, which may not be from the registry.
 const TAG_MIN_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
 /// Interval between two checks of the way back.
 const WAY_BACK_INTERVAL: SignedDuration = SignedDuration::from_hours(24);
@@ -47,7 +47,9 @@ impl Service {
         if self.maintenance.tags_at.is_none_or(|at| at <= now) {
             self.maintenance.tags_at = Some(now + TAG_INTERVAL);
             self.maintenance.last_tag_lookup = Some(now);
+            let asked = self.maintenance.asked.take();
             if let Some(task) = self.tags_in_use() {
+                self.maintenance.answering = asked;
                 return Some(task);
             }
         }
@@ -104,6 +106,22 @@ impl Service {
         maintenance.tags_at = maintenance.tags_at.map(|at| at.min(soon));
     }
 
+    /// A user requests a check: schedules a look-up, since the tag that is meant may have been pushed just now. `passes`: the
+    /// check passes the gates that a trigger passes.
+    pub(in crate::service) fn look_up_tags_now(&mut self, passes: bool, now: Timestamp) {
+        if self.tag_pattern().is_some() {
+            let before = self.maintenance.asked.unwrap_or_default();
+            self.maintenance.asked = Some(passes || before);
+            self.tag_was_pushed(now);
+        }
+    }
+
+    /// Whether a look-up that users have requested is running, or due. None is due before anything is known of the service.
+    pub(in crate::service) fn awaits_tags(&self) -> bool {
+        let is_due = self.maintenance.asked.is_some() && self.known.observation.is_some();
+        self.maintenance.answering.is_some() || is_due
+    }
+
     pub(in crate::service) fn tags_in_use(&mut self) -> Option<MaintenanceTask> {
         let refresh = std::mem::take(&mut self.maintenance.is_pushed);
         let pattern = self.tag_pattern()?.clone();
@@ -148,6 +166,7 @@ impl Service {
     /// Applies the found tags. Each newer tag is announced once. While a registry does not answer, its known tags are kept.
     fn tags_found(&mut self, found: FoundTags, now: Timestamp) {
         let before = self.tags_to_deploy();
+        let answers = self.maintenance.answering.take();
         self.maintenance.has_tags |= !found.newer.is_empty();
         self.maintenance.tag_errors = found.errors;
         for (image, (tag, why)) in found.not_newer {
@@ -185,7 +204,10 @@ impl Service {
             }
         }
         if self.tags_to_deploy() != before {
-            self.request_check();
+            match answers {
+                Some(passes) => self.checks.continue_manual(passes),
+                None => self.request_check(),
+            }
         }
     }
 

@@ -244,9 +244,11 @@ impl Service {
             || self.permits.requested.iter().any(is_asking)
     }
 
-    /// A deployment has begun: clears the verdicts of the previous one, and the triggers for the deployed digests.
+    /// A deployment has begun: clears the verdicts of the previous one, and the triggers for the deployed digests. A trigger does
+    /// not hold for a tag that appears during the deployment.
     pub(in crate::service) fn note_begun(&mut self) {
         self.permits.decided.clear();
+        self.maintenance.pass_no_gate();
         let changes = self.deployed_changes().map(|(_, changes)| changes).unwrap_or_default();
         let digests: Vec<_> = changes.iter().map(|c| (c.configured.clone(), c.digest.clone())).collect();
         for (image, digest) in digests {

@@ -29,6 +29,7 @@ impl Service {
             || self.checks.is_running()
             || self.wanted.is_some()
             || self.awaits_command()
+            || self.awaits_tags()
             || self.is_deploying();
         (requested > 0).then_some(RequestedChecks { requested, ended, undecided })
     }
@@ -62,6 +63,7 @@ impl Service {
                     self.emit(Event::ManualTrigger, now);
                 }
                 self.gate_command.new_cycle = true;
+                self.look_up_tags_now(passes, now);
                 self.check_way_back_now(now);
                 ServiceReply::Accepted
             }

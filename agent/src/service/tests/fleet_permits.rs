@@ -182,6 +182,7 @@ fn all_images_of_a_failed_deployment_have_failed() {
         let end = |failed: FailedDeployment| {
             Event::RollbackFailed(RollbackFailed {
                 failed,
+                going_back_to: None,
                 why: RollbackProblem::NoOldImage,
                 containers: Vec::new(),
                 data: None,

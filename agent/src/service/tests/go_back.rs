@@ -1,5 +1,7 @@
 //! Scenarios of going back to earlier images: by hand, and late (DECISIONS 14).
 
+mod both_ways;
+
 use evenkeel_common::wire::Level;
 
 use super::*;

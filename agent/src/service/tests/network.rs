@@ -141,6 +141,38 @@ fn a_container_whose_network_owner_was_replaced_is_recreated_by_compose() {
 }
 
 #[test]
+fn a_failed_rollback_stands_while_another_container_is_recreated() {
+    let mut scenario = Scenario::of(config());
+    let bad = Container { image: ImageId("sha256:two".into()), ..running("web") };
+    let memory = scenario.service.durable.images.of(IMAGE);
+    (memory.blocked, memory.unproven) = (Some(digest('2')), Some(bad.image.clone()));
+    scenario.service.durable.rollback_failed = true;
+    let client = Container {
+        started_at: scenario.seconds(0),
+        config_image: "localhost:5000/client:1".into(),
+        image: ImageId("sha256:client".into()),
+        ..with_health("client", HealthState::Healthy)
+    };
+    let orphan = with_network_of_none(OLD_ID, &client);
+    assert_eq!(scenario.at(10).look(&[&bad, &orphan]).act(), None, "someone may still be replacing it");
+    let Some(Action::Step(Step::Start(BringUp { up_mode, .. }))) =
+        scenario.at(20).look(&[&bad, &orphan]).act()
+    else {
+        panic!("it is not recreated: {:?}", scenario.entries)
+    };
+    assert_eq!(up_mode, UpMode::ForceService("client".into()));
+    let recreated = Container { id: "recreated".into(), started_at: scenario.seconds(21), ..client };
+    let recreated = with_network_of(&vpn_of(&scenario, 5), &recreated);
+    scenario.input(Input::Stepped(StepResult::Started {
+        up: Ok(String::new()),
+        named: Vec::new(),
+        containers: vec![bad, recreated],
+    }));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Unpin { .. }))));
+    assert!(scenario.service.durable().rollback_failed, "{:?}", scenario.entries);
+}
+
+#[test]
 fn a_container_that_cannot_be_recreated_waits_for_its_network_owner() {
     let mut scenario = Scenario::of(config());
     let client = Container { started_at: scenario.seconds(0), ..running("client") };

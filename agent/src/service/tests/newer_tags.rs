@@ -9,7 +9,7 @@ use crate::service::fleet::{FleetView, Link};
 use crate::service::images::Found;
 use crate::service::observation::TagInForce;
 use crate::service::tests::tag_variable::{TEXT, tagged, with_variable};
-use crate::service::upkeep::maintenance::{MaintenanceResult, MaintenanceTask};
+use crate::service::upkeep::maintenance::{FoundTags, MaintenanceResult, MaintenanceTask};
 
 /// Tag 1 runs; the registry has `remote` under the newer tag.
 fn newer(tag: &str, remote: char) -> Observation {
@@ -483,6 +483,78 @@ fn a_replaced_tag_is_released_by_an_unblock_a_trigger_or_the_line() {
     scenario.service.durable.images.of(IMAGE).failed_tags.insert("3".into(), digest('3'));
     scenario.check(runs_on("1", '1')).lists(&["3", "2"]);
     assert_eq!(scenario.tags_to_check(), ["3", "2"]);
+}
+
+/// A service with gates whose tag 1 runs, and a minute later a person's check of it has ended, and found nothing.
+fn asked_for(ask: &ServiceRequest) -> Scenario {
+    let mut scenario = gated();
+    scenario.check(runs_on("1", '1'));
+    assert!(scenario.looks_for_tags());
+    scenario.lists(&[]).at(60);
+    assert!(!scenario.looks_for_tags(), "an hour has not passed");
+    assert_eq!(scenario.service.handle_request(ask.clone(), scenario.now).0, ServiceReply::Accepted);
+    scenario.is_checked_by_hand(runs_on("1", '1'));
+    scenario
+}
+
+impl Scenario {
+    fn looks_for_tags(&mut self) -> bool {
+        let task = self.service.next_maintenance(self.now);
+        matches!(task, Some(Action::Maintain(MaintenanceTask::FindNewerTags { .. })))
+    }
+
+    /// The check begins, and ends.
+    fn is_checked_by_hand(&mut self, seen: Observation) {
+        let check = self.service.next_check(self.now);
+        assert!(matches!(check, Some(Action::Check { is_manual: true, .. })), "{check:?}");
+        let generation = self.service.generation;
+        self.input(Input::Checked { generation, is_manual: true, result: Ok(seen) });
+    }
+
+    /// The requests that have been made, those that have ended, and whether anything is still to come.
+    fn requests(&self) -> (u64, u64, bool) {
+        let checks = self.record().requested_checks.expect("one was requested");
+        (checks.requested, checks.ended, checks.undecided)
+    }
+}
+
+#[test]
+fn a_trigger_finds_a_tag_that_was_pushed_just_now_and_passes_the_gates_for_it() {
+    for (ask, begins) in [(ServiceRequest::Check, true), (ServiceRequest::CheckGated, false)] {
+        let mut scenario = asked_for(&ask);
+        assert_eq!(scenario.requests(), (1, 1, true), "the tags are not known yet");
+        assert!(scenario.looks_for_tags());
+        assert_eq!(scenario.requests(), (1, 1, true));
+        scenario.lists(&["2"]);
+        assert_eq!(scenario.requests(), (1, 1, true), "the tag is to be checked");
+        scenario.is_checked_by_hand(newer("2", '2'));
+        assert_eq!(scenario.service.wants_update(), begins, "{ask:?}");
+        assert_eq!(scenario.requests(), (1, 1, begins), "{ask:?}");
+    }
+}
+
+#[test]
+fn a_list_of_tags_that_brings_nothing_ends_the_wait_for_it() {
+    let errors = BTreeMap::from([(IMAGE.to_owned(), "it answers 403".to_owned())]);
+    let none = BTreeMap::from([(IMAGE.to_owned(), Vec::new())]);
+    for found in [FoundTags { errors, ..FoundTags::default() }, none.into()] {
+        let mut scenario = asked_for(&ServiceRequest::Check);
+        assert!(scenario.looks_for_tags());
+        scenario.input(Input::Maintained(MaintenanceResult::NewerTags(found)));
+        assert_eq!(scenario.requests(), (1, 1, false));
+    }
+}
+
+#[test]
+fn a_trigger_does_not_hold_for_a_tag_that_appears_during_a_deployment() {
+    let mut scenario = gated();
+    scenario.check(newer("2", '2'));
+    assert!(scenario.looks_for_tags());
+    scenario.lists(&["2"]);
+    scenario.service.handle_request(ServiceRequest::Check, scenario.now);
+    scenario.is_checked_by_hand(newer("2", '2'));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))), "it passes the gates");
+    assert_eq!(scenario.service.maintenance.asked, Some(false));
 }
 
 /// The same content under a newer tag is no update, and lifts the block of older tags once.

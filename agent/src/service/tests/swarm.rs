@@ -365,6 +365,35 @@ fn a_rollback_that_the_swarm_pauses_is_started_again_four_times() {
     assert_eq!(failed.count(), 1);
 }
 
+#[test]
+fn an_image_that_the_nodes_could_not_run_is_not_blamed_although_its_rollback_fails() {
+    let mut scenario = converging();
+    let message = "update paused due to failure or early termination of task new".to_owned();
+    let update = Some(UpdateStatus { state: UpdateState::Paused, message, completed_at: None });
+    let tasks = vec![task("new", &image('2'), TaskState::Shutdown)];
+    scenario.observes(Ok(SwarmService { update, tasks, ..service(&image('2')) }));
+    assert!(matches!(scenario.step(), Some(SwarmStep::Diagnose { .. })));
+    let (log, health) = (String::new(), String::new());
+    scenario.input(stepped(SwarmResult::Diagnosed { log, health }));
+    for attempt in 0..ROLLBACK_ATTEMPTS {
+        let back = scenario.at(10 * i64::from(attempt)).step();
+        assert!(matches!(&back, Some(SwarmStep::Set(SetImage { back: true, .. }))), "{attempt}: {back:?}");
+        scenario.input(stepped(SwarmResult::Set));
+        let state = UpdateState::RollbackPaused;
+        let update = Some(UpdateStatus { state, message: String::new(), completed_at: None });
+        let tasks = vec![task("failed", &image('1'), TaskState::Failed)];
+        scenario.observes(Ok(SwarmService { update, tasks, ..service(&image('1')) }));
+    }
+    assert!(scenario.service.durable.deployment.is_none(), "it is over");
+    let told = scenario.entries.iter().find(|entry| entry.event == Kind::ROLLBACK_FAILED);
+    let told = told.expect("a person has to act");
+    assert_eq!((told.image.as_deref(), told.new_digest.as_deref()), (None, None), "it is no verdict");
+    assert!(told.message.contains("could not be run by the nodes of the swarm, and"), "{}", told.message);
+    assert!(scenario.service.durable.images.blocked().next().is_none());
+    scenario.at(60).check(seen('2', '1', service(&image('1'))));
+    assert!(scenario.service.durable.rollback_failed, "it still needs a person");
+}
+
 /// A service whose update from 1 to 2 somebody else began, and the swarm has paused.
 fn half_done() -> SwarmService {
     let message = "update paused due to failure or early termination of task new".to_owned();

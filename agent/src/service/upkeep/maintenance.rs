@@ -178,6 +178,10 @@ pub(in crate::service) struct Maintenance {
     pub(in crate::service) last_tag_lookup: Option<Timestamp>,
     /// An image was pushed since.
     pub(in crate::service) is_pushed: bool,
+    /// Users have requested the look-up that is due; whether their check passes the gates that a trigger passes.
+    pub(in crate::service) asked: Option<bool>,
+    /// The same of the look-up that is running.
+    pub(in crate::service) answering: Option<bool>,
     pub(in crate::service) way_back_at: Option<Timestamp>,
     pub(in crate::service) removal_due: bool,
     /// Newer tags by image as configured, newest first.
@@ -195,5 +199,11 @@ impl Maintenance {
     pub(in crate::service) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
         let tags = self.tags_at.iter_mut().chain(self.last_tag_lookup.iter_mut());
         tags.chain(self.way_back_at.iter_mut())
+    }
+
+    /// What a requested look-up finds from now on was not there to be passed through the gates.
+    pub(in crate::service) fn pass_no_gate(&mut self) {
+        let asked = self.asked.iter_mut().chain(self.answering.iter_mut());
+        asked.for_each(|passes| *passes = false);
     }
 }

@@ -53,7 +53,8 @@ fn names(back: &GoBack) -> String {
     back.to.iter().map(|to| to.configured.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-fn targets(back: &GoBack) -> String {
+/// The digests that a service goes back to.
+pub(in crate::service) fn targets(back: &GoBack) -> String {
     back.to.iter().map(|to| to.digest.short()).collect::<Vec<_>>().join(", ")
 }
 

@@ -255,12 +255,13 @@ fn resumed(
 }
 
 fn rollback_failed(end: RollbackFailed, new: New<'_>) -> AuditEntry {
-    let RollbackFailed { failed, why, containers, data, left_stopped } = end;
+    let RollbackFailed { failed, going_back_to, why, containers, data, left_stopped } = end;
     let back = match &why {
         RollbackProblem::NoOldImage => "there is no earlier image to roll back to",
         RollbackProblem::NotProven(_) | RollbackProblem::Step(_) => "rollback failed",
     };
-    let message = format!("{}, and {back}; manual action is needed", what_failed(&failed));
+    let during = going_back_to.map(|to| format!(" while going back to {to}")).unwrap_or_default();
+    let message = format!("{}{during}, and {back}; manual action is needed", what_failed(&failed));
     let reason = Some(rollback_problem(&failed.failure.reason, &why));
     let reason = handover::joined(reason, data.as_ref().map(snapshot::put_back));
     let reason = handover::joined(reason, snapshot::left_off_old_data(&left_stopped));
@@ -479,7 +480,9 @@ fn resource_alert(alert: ResourceAlert, new: New<'_>) -> AuditEntry {
 /// What failed, as the first half of a sentence.
 fn what_failed(failed: &FailedDeployment) -> String {
     let images = &failed.images;
-    if failed.failure.by_compose {
+    if failed.by_node {
+        format!("{images} could not be run by the nodes of the swarm")
+    } else if failed.failure.by_compose {
         format!("{images} could not be brought up")
     } else {
         format!("{images} failed its probation")

@@ -12,7 +12,7 @@ use crate::service::event::{
     RollbackProblem,
 };
 use crate::service::rollout::deployment::Deployment;
-use crate::service::rollout::plan::{Cause, ImageChange};
+use crate::service::rollout::plan::{Cause, GoBackReason, ImageChange};
 use crate::service::rollout::probation::{Failed, Failure, Interference, Outcome, Reason};
 use crate::service::rollout::step::Phase;
 use crate::service::state::{LeftStopped, WhyLeft};
@@ -110,9 +110,13 @@ impl Service {
     /// Whether an image is left whose rollback has failed: it is blocked, was not proven, and runs or ran last. It is over once
     /// nothing but another image runs in its place.
     pub(in crate::service) fn rollback_stands(&self) -> bool {
+        // What says nothing against an image has blocked none.
+        let known = self.durable.failed_update.as_ref();
+        let blames_none = known.is_some_and(|known| !known.rolled_back && known.digest.is_none());
         let stands = |image: &ConfiguredImage| {
             let memory = self.durable.images.get(&image.configured);
-            let Some(id) = memory.unproven.as_ref().filter(|_| memory.blocked.is_some()) else {
+            let counts = blames_none || memory.blocked.is_some();
+            let Some(id) = memory.unproven.as_ref().filter(|_| counts) else {
                 return false;
             };
             let is_there = self.containers().iter().any(|c| c.image == *id);
@@ -196,6 +200,13 @@ impl Service {
         self.durable.left_stopped.extend(left);
         let left_stopped = with_engine_starts(&rejected, containers);
         let data = deployment.data_back().filter(|_| deployment.snapshot.is_restored);
+        let back = match &deployment.plan().cause {
+            Cause::GoBack(back) => Some(back),
+            _ => None,
+        };
+        let going_back_to = back.map(wording::go_back::targets);
+        let is_late = back.is_some_and(|back| matches!(back.why, GoBackReason::Late { .. }));
+        let is_blamed = back.is_none() && !failed.by_node;
         // The running image must not become a rollback target.
         for m in deployment.changes() {
             let memory = self.durable.images.of(&m.configured);
@@ -203,8 +214,12 @@ impl Service {
                 continue;
             }
             memory.note_unproven(deployment.new_id(m).as_ref(), m.old.as_ref());
-            // Those of images that did not fail, too: the service is not touched again.
-            memory.blocked = Some(m.digest.clone());
+            if is_blamed {
+                // Those of images that did not fail, too: the service is not touched again.
+                memory.blocked = Some(m.digest.clone());
+            } else if let Some(left) = m.left().filter(|_| is_late) {
+                memory.block(left);
+            }
         }
         let failed = report(deployment, failed);
         deployment.enter(Phase::Unpin, now);
@@ -213,14 +228,20 @@ impl Service {
         self.durable.watch = None;
         self.set_fault(self.remaining_fault(true), now);
         let containers = self.containers().iter().map(ContainerSummary::of).collect();
-        let end = RollbackFailed { failed, why, containers, data, left_stopped };
+        let end = RollbackFailed { failed, going_back_to, why, containers, data, left_stopped };
         self.emit(Event::RollbackFailed(end), now);
     }
 }
 
-/// Builds the report of a failed deployment, with the digests of the images to blame.
+/// Builds the report of a failed deployment, with the digests of the images to blame. There are none if nodes could not run the
+/// new image, or if it was proven before and was to run again: neither is a verdict for the fleet (DECISIONS 14).
 fn report(deployment: &Deployment, failed: Failed) -> FailedDeployment {
     let Failed { failure, output, by_node, .. } = failed;
+    let images = wording::names(deployment.changes());
+    if by_node || matches!(deployment.plan().cause, Cause::GoBack(_)) {
+        let (image, digests, others) = (None, None, Vec::new());
+        return FailedDeployment { images, image, digests, others, failure, output, by_node };
+    }
     let blamed = Reference::parse(&failure.image).ok();
     let of_blamed = deployment.changes().find(|m| blamed.as_ref().is_some_and(|blamed| m.is_of(blamed)));
     let of = of_blamed.or_else(|| deployment.changes().next());
@@ -229,6 +250,5 @@ fn report(deployment: &Deployment, failed: Failed) -> FailedDeployment {
     let is_other = |change: &&ImageChange| of.is_none_or(|of| of.configured != change.configured);
     let others = deployment.blamed(&failure).filter(is_other);
     let others = others.map(|change| (change.reference.clone(), change.digest.clone())).collect();
-    let images = wording::names(deployment.changes());
     FailedDeployment { images, image, digests, others, failure, output, by_node }
 }

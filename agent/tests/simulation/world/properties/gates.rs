@@ -28,8 +28,9 @@ const TRIGGER: &str = "a trigger comes from an operator and ends with the digest
 const FIRST_SEEN: &str = "the first-seen time of a digest survives restarts";
 const PASSES: &str = "a trigger bypasses approval, age and window, and a redeploy also bypasses the command";
 
-/// How long after an operator's trigger its check may end. A hanging registry takes 30 s.
-const TRIGGERED: SignedDuration = SignedDuration::from_secs(75);
+/// How long after an operator's trigger its check may end, and another one of a newer tag that was found for it. A hanging
+/// registry takes 30 s, and so does its list of tags.
+const TRIGGERED: SignedDuration = SignedDuration::from_secs(150);
 /// How long an image may remain undeployed after its gate opened, at the end of a run.
 const SLACK: SignedDuration = SignedDuration::from_secs(20);
 

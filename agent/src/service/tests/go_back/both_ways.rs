@@ -1,0 +1,51 @@
+//! Scenarios of ways back that fail, and can't be undone.
+
+use super::*;
+use crate::model::ComposeError;
+
+impl Scenario {
+    /// Image 1, to which it goes back, crashes, and compose can't bring image 2 up again.
+    fn fails_on_both_ways(&mut self) -> AuditEntry {
+        self.comes_up_on('1');
+        let exit = Container { state: State::Exited, exit_code: 1, ..on('1') };
+        self.look(&[&exit]).later(1).look(&[&exit]);
+        self.performs_step(StepResult::Diagnosed { log: String::new() });
+        while !self.service.durable().rollback_failed {
+            let up = Err(ComposeError::new("env file x does not exist"));
+            self.performs_step(StepResult::Started { up, named: Vec::new(), containers: vec![on('1')] });
+            self.later(40);
+        }
+        self.performs_step(StepResult::Unpinned);
+        let told = self.entries.iter().rfind(|entry| entry.event == Kind::ROLLBACK_FAILED);
+        told.expect("a person has to act").clone()
+    }
+}
+
+#[test]
+fn a_way_back_that_cannot_be_undone_says_nothing_against_the_earlier_image_and_stands() {
+    let mut by_hand = Scenario::of(config());
+    by_hand.updated_to(&[('1', '2')]);
+    by_hand.asked_back(None);
+    by_hand.check(seen('2', '2'));
+    let mut late = on_watch();
+    for _ in 0..3 {
+        late.later(30).crashes();
+    }
+    late.later(30).looks();
+    assert!(late.goes_back().is_some());
+    for (mut scenario, blocked) in [(by_hand, None), (late, Some(digest('2')))] {
+        let entry = scenario.fails_on_both_ways();
+        let verdict = (entry.image, entry.new_digest, entry.also_failed);
+        assert_eq!(verdict, (None, None, Vec::new()), "it is no verdict for the fleet");
+        let clause = format!(" while going back to {}, and rollback failed", digest('1').short());
+        assert!(entry.message.contains(&clause), "{}", entry.message);
+        assert_eq!(scenario.blocked_digest(), blocked.as_ref());
+        // The tag was set back to image 2, and the container of image 1 is left.
+        let mut left = seen('2', '1');
+        left.images[0].tagged = Some(LocalImage { id: id('2'), digests: vec![digest('2')], size: 1 });
+        scenario.later(60).check(left);
+        assert!(scenario.service.durable().rollback_failed, "it still needs a person");
+        assert!(scenario.service.rollback_stands());
+        assert_eq!(scenario.blocked_digest(), blocked.as_ref());
+    }
+}
