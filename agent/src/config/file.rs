@@ -110,7 +110,7 @@ pub(super) struct AuditFile {
 #[serde(default)]
 pub(super) struct StateFile {
     /// Absolute path of the folder for durable state. If empty, `$STATE_DIRECTORY` (set by systemd) is used, or else
-    /// `/var/lib/evenkeel`. If the folder is not writable, the agent keeps its state in memory only and reports this in
+    /// `/var/lib/evenkeel`. If the folder can be read but not written, the agent keeps its state in memory only and reports this in
     /// `config_warnings`.
     pub(super) path: String,
 }

@@ -38,7 +38,7 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
         Step::Snapshot(step) => world.data.perform(engine, step, fetch.progress).await,
         Step::Handover(step) => handover::perform(engine, &*world.gate_command, step).await,
         Step::Swarm(step) => Ok(swarm::step(&*world.swarm, &*world.registry, step).await),
-        Step::RunHook { call, look_at } => run_hook(world, &call, look_at).await,
+        Step::RunHook { call, look_at } => Ok(run_hook(world, &call, look_at).await),
         Step::Unpin { project, displaced, onto } => match restore_displaced(engine, &displaced).await {
             Ok(()) => unpin(engine, &project, onto.as_ref()).await,
             Err(error) => Err(error),
@@ -51,16 +51,14 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
 }
 
 /// Runs a hook, which may have stopped containers or made them anew.
-async fn run_hook(
-    world: &World,
-    call: &HookCall,
-    look_at: Option<String>,
-) -> Result<StepResult, EngineError> {
-    let ended = match (world.gate_command.run_hook(call).await, look_at) {
-        (Ok(()), Some(project)) => Ok(Some(world.engine.containers(&Members::Project(project)).await?)),
-        (ended, _) => ended.map(|()| None),
+async fn run_hook(world: &World, call: &HookCall, look_at: Option<String>) -> StepResult {
+    let ended = world.gate_command.run_hook(call).await;
+    // Without an answer the plan stays as it is: the hook itself needs no engine, and must not run again.
+    let containers = match look_at.filter(|_| ended.is_ok()) {
+        Some(project) => world.engine.containers(&Members::Project(project)).await.ok(),
+        None => None,
     };
-    Ok(StepResult::HookEnded(ended))
+    StepResult::HookEnded(ended.map(|()| containers))
 }
 
 /// Writes a tag into its line, unless it is there already. A new tag is deployed only if the compose files use the variable:

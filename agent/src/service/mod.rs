@@ -359,6 +359,9 @@ impl Service {
                         let containers = self.with_events(containers, now);
                         StepResult::HandoverStepped { problems, containers }
                     }
+                    StepResult::HookEnded(Ok(Some(containers))) => {
+                        StepResult::HookEnded(Ok(Some(self.with_events(containers, now))))
+                    }
                     other => other,
                 };
                 self.stepped(result, now);

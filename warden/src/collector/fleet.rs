@@ -341,8 +341,9 @@ impl Collector {
 
     /// Returns a function that reports whether an agent may be configured, at this warden or at another one.
     fn may_be_configured(&self, now: Timestamp) -> impl Fn(&str) -> bool + Send + Sync + use<> {
-        let reporting: Vec<String> = self.fleet.view().reporting(now).map(str::to_owned).collect();
-        self.lock().may_be_configured(&reporting)
+        let view = self.fleet.view();
+        let reporting = view.reporting(now).filter(|_| self.keep.is_shared()).map(str::to_owned);
+        self.lock().may_be_configured(&reporting.collect::<Vec<_>>())
     }
 
     /// Returns one of these machines, other than the asking one, whose report may be on its way.

@@ -172,6 +172,8 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
     // with a wrong clock, a false report, or another tag that has had the digest for longer.
     let own = facts.machines.iter().find(|(agent, _)| *agent == asking.agent).map(|(_, reported)| reported);
     let known_since = own.and_then(|own| own.found_since(asking.image, asking.digest));
+    // It may run the digest without having found it under the tag while this warden listened.
+    let told_from = known_since.or_else(|| own?.running_since(of, asking.digest));
     let is_spreading = known_since.is_none_or(|since| now.duration_since(since) < SPREAD);
     let candidates: Vec<_> = below
         .iter()
@@ -189,7 +191,7 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
     let mut waits = Vec::new();
     let mut not_on = Vec::new();
     for (agent, reported) in candidates {
-        let since = proven_since(record, agent, reported, asking, known_since);
+        let since = proven_since(record, agent, reported, asking, told_from);
         let wait = since.map(|since| soak.saturating_sub(now.duration_since(since)));
         if wait.is_none_or(|wait| wait > SignedDuration::ZERO) {
             not_on.push(*agent);
@@ -219,16 +221,16 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
 }
 
 /// Returns since when a machine has proven the digest. What it has only reported, without a verdict, counts from when the asking
-/// machine has found the digest: a false report from before the release must not stand for the soak.
+/// machine has found the digest, or runs it: a false report from before the release must not stand for the soak.
 fn proven_since(
     record: &DigestRecord,
     agent: &str,
     reported: &Reported,
     asking: &Asking<'_>,
-    known_since: Option<Timestamp>,
+    told_from: Option<Timestamp>,
 ) -> Option<Timestamp> {
     let verdict = record.agents.get(agent).filter(|latest| latest.verdict == Verdict::Proven);
-    let told = || Some(reported.proven_since(asking.repository, asking.digest)?.max(known_since?));
+    let told = || Some(reported.proven_since(asking.repository, asking.digest)?.max(told_from?));
     verdict.map(|latest| latest.since).or_else(told)
 }
 
@@ -239,7 +241,12 @@ fn held_by_lease(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Opti
     let first = others.iter().find(|lease| lease.digest == asking.digest);
     if let Some(first) = first.filter(|_| !facts.record.is_proven(now)) {
         let since = first.since.map(|since| format!(" since {}", whole_seconds(since))).unwrap_or_default();
-        let why = format!("{} has been trying it first{since}; it is not proven anywhere yet", first.agent);
+        let proven = facts.record.agents.iter().find(|(_, said)| said.verdict == Verdict::Proven);
+        let so_far = match proven {
+            Some((agent, said)) => format!("the proof of {agent} counts from {}", whole_seconds(said.since)),
+            None => "it is not proven anywhere yet".to_owned(),
+        };
+        let why = format!("{} has been trying it first{since}; {so_far}", first.agent);
         return Some(hold(Permission::Wait, "ring", why, RETRY, Some(first.agent.clone())));
     }
     let limit = facts.rules.max_at_once?;

@@ -108,6 +108,11 @@ impl Reported {
         images.find_map(|image| image.probation).unwrap_or(0)
     }
 
+    /// Returns since when the machine has been running a digest, by the warden's clock.
+    pub fn running_since(&self, of: &str, digest: &str) -> Option<Timestamp> {
+        self.running.get(&format!("{of}@{digest}")).copied()
+    }
+
     /// Returns since when a running digest has been proven on the machine, by the warden's clock.
     pub fn proven_since(&self, of: &str, digest: &str) -> Option<Timestamp> {
         let key = format!("{of}@{digest}");
@@ -127,7 +132,12 @@ fn found(before: Option<&Reported>, inventory: &Inventory, now: Timestamp) -> BT
     for image in &inventory.images {
         let available = image.available.as_ref().map(|digest| (named(image), digest));
         let runs = || image.digest.as_ref().map(|digest| (image.image.as_str(), digest));
-        let Some((reference, digest)) = available.or_else(runs) else { continue };
+        let Some((reference, digest)) = available.or_else(runs) else {
+            // Nothing runs: what was found before stays known.
+            let known = before.into_iter().flat_map(|before| before.found_of(named(image)));
+            found.extend(known.map(|(digest, since)| (format!("{}@{digest}", named(image)), since.min(now))));
+            continue;
+        };
         let key = format!("{reference}@{digest}");
         let running = format!("{}@{digest}", repository(&image.image));
         let known = before.and_then(|before| before.found.get(&key).copied());

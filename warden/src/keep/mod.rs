@@ -134,6 +134,11 @@ pub struct KeepError(pub String);
 /// A store for entries, machines and decisions.
 #[async_trait]
 pub trait Keep: Send + Sync + 'static {
+    /// Reports whether other wardens may use it.
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     /// Records all changes or none, together with the resulting values of the fleet's state ([`needs`] lists the values that
     /// are read, [`fold()`] computes the new ones). Returns one outcome per change once they are durable. An empty batch is
     /// written, too: it checks whether the store is writable.

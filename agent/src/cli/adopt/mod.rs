@@ -100,7 +100,10 @@ async fn adopt(project: Option<&str>, path: &Path) -> anyhow::Result<File> {
     }
     let clients = EngineClients::new(&config)?;
     let about = clients.survey.about().await?;
-    let running = clients.survey.running().await?;
+    let mut running = clients.survey.running().await?;
+    if let Some(project) = project {
+        running.retain(|one| one.project.as_deref() == Some(project));
+    }
     let (mut projects, mut alone) = (BTreeMap::new(), Vec::new());
     for one in &running {
         if let Some(project) = &one.project {
@@ -108,10 +111,6 @@ async fn adopt(project: Option<&str>, path: &Path) -> anyhow::Result<File> {
         } else {
             alone.push(one);
         }
-    }
-    if let Some(project) = project {
-        projects.retain(|name, _| name == project);
-        alone.clear();
     }
     let opt_in = opt_in(&running);
     if !opt_in.is_empty() {

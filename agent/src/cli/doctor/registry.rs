@@ -89,7 +89,7 @@ fn remedy(fault: &str, image: &ConfiguredImage, host: &str) -> (Severity, String
         () if says(&["known authority"]) => {
             format!(
                 "put its CA into /etc/docker/certs.d/{host}/ca.crt, where the engine looks as well, or into the system's \
-                 trust store, and restart the agent; or set registry.insecure if it is the registry of registry.url"
+                 trust store (and restart the agent if there is a folder /etc/docker/certs.d/{host}); or set registry.insecure if it is the registry of registry.url"
             )
         }
         () if says(&["certificate"]) => format!("renew the certificate of {host}"),

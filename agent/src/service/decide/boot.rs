@@ -98,8 +98,9 @@ impl Service {
             self.healer.gaps.await_events(since);
             return;
         }
-        // Machine and engine may have been restarted too: bring the project up again and restart the probation.
-        self.interrupted(now);
+        // Machine and engine may have been restarted too: bring the project up again and restart the probation. What the
+        // shutdown has stopped can't be told from what a person has.
+        self.starts_over(now);
     }
 
     /// The agent is shutting down: records the running containers.

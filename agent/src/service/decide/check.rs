@@ -167,6 +167,8 @@ impl Service {
         let start = start.filter(|cause| !start_only || *cause != Cause::ForceUp { down: true });
         let is_update = |cause: &Cause| pulls_first && !start_only && *cause == Cause::Start;
         let start = start.map(|cause| if is_update(&cause) { Cause::Update } else { cause });
+        // The images that it needs may only be pulled by an update.
+        let start = start.filter(|cause| !pulls_first || *cause != Cause::Start);
         self.known.containers = Some(observation.containers.clone());
         self.known.swarm.clone_from(&observation.swarm);
         self.known.observation = Some(Arc::new(observation));

@@ -133,6 +133,7 @@ impl Durable {
             cap_if(&mut restart.last_restart);
             cap_if(&mut restart.watched_since);
             cap_if(&mut restart.well_since);
+            cap_if(&mut restart.told_at);
             restart.problem.iter_mut().for_each(|problem| cap(&mut problem.since));
         }
         if let Some(applied) = &mut self.files_applied {

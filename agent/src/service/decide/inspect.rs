@@ -224,10 +224,13 @@ impl Service {
         engine_since: Option<Timestamp>,
         now: Timestamp,
     ) {
+        // Otherwise the agent was not there: what the engine has stopped can't be told from what a person has.
+        let was_seen = self.healer.gaps.is_lost();
         let Durable { stops, engine_stops, .. } = &mut self.durable;
         match self.healer.engine_back(stops, engine_stops, engine_since, at) {
             Some(Engine::Survived) => self.probation_continues(now),
-            Some(Engine::Restarted) => self.interrupted(now),
+            Some(Engine::Restarted) if was_seen => self.interrupted(now),
+            Some(Engine::Restarted) => self.starts_over(now),
             None => {}
         }
         self.inspections.request_by(now);

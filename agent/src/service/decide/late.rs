@@ -108,7 +108,7 @@ impl Service {
         let watch = self.durable.watch.as_ref()?;
         let is_of_update =
             |name: &String| self.containers().iter().any(|c| c.name == *name && self.is_watched(c));
-        let mut exhausted = self.durable.restart_states.iter().filter(|(_, restart)| restart.exhausted);
+        let mut exhausted = self.durable.restart_states.iter().filter(|(_, restart)| restart.is_given_up());
         if let Some((name, _)) = exhausted.find(|(name, _)| is_of_update(name)) {
             return Some(LateFailure::RestartsExhausted { container: name.clone() });
         }

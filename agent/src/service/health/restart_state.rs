@@ -316,7 +316,10 @@ impl Look<'_> {
             muted: false,
         });
         let is_flapping = kind == ProblemKind::Unhealthy;
-        let quiet_until = restart.told_at.filter(|_| is_flapping).map(|at| at + self.config.heal_cooldown);
+        // Nothing else tells of one that the healer has given up on.
+        let cooldown = self.config.heal_cooldown;
+        let quiet = if restart.exhausted { cooldown.min(LOOP_WINDOW) } else { cooldown };
+        let quiet_until = restart.told_at.filter(|_| is_flapping).map(|at| at + quiet);
         let quiet_until = quiet_until.filter(|until| now < *until);
         if problem.said {
             if problem.muted {

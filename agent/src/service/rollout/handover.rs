@@ -39,9 +39,13 @@ impl HandoverPlan {
     /// Counts the containers anew after a hook has made them anew. A compose service that it has left without any has none that
     /// could hand over.
     pub(in crate::service) fn recount(&mut self, before: &[Baseline], containers: &[Container]) {
-        self.services.retain(|service, _| containers.iter().any(|c| c.compose_service == *service));
-        for (service, count) in &mut self.services {
-            *count = before.iter().filter(|was| was.running && was.compose_service == *service).count();
+        let Self { services, left, .. } = self;
+        services.retain(|service, _| {
+            containers.iter().any(|c| c.compose_service == *service && !left.contains(&c.id))
+        });
+        for (service, count) in services {
+            let is_one = |was: &&Baseline| was.running && was.compose_service == *service;
+            *count = before.iter().filter(is_one).filter(|was| !left.contains(&was.id)).count();
         }
     }
 }

@@ -230,6 +230,11 @@ impl From<StoreError> for KeepError {
 
 #[async_trait]
 impl Keep for Embedded {
+    /// Only one warden can open a folder. What is in memory is empty after a restart.
+    fn is_shared(&self) -> bool {
+        self.is_in_memory
+    }
+
     async fn commit(&self, changes: Vec<Change>, now: Timestamp) -> Result<Vec<Outcome>, KeepError> {
         self.run("write", move |database| tables::commit(database, changes, now)).await
     }

@@ -86,18 +86,24 @@ impl Service {
         self.durable.deployment.as_ref().is_some_and(|deployment| deployment.plan().is_handover())
     }
 
-    /// Handles a loss of the engine. It may have stopped containers on probation, which says nothing about their images:
-    /// the project is brought up again, and the probation starts over. Not if a person has stopped one of them before: that
+    /// Handles a loss of the engine that the agent has seen. If a person has stopped a container on probation before, that
     /// ends the probation, as it does without the loss.
     pub(in crate::service) fn interrupted(&mut self, now: Timestamp) {
         let phase = self.durable.deployment.as_ref().map(|deployment| deployment.phase.clone());
-        let Some(phase) = phase else { return };
-        if let Some(container) = self.stopped_on_probation() {
-            let how = Interference::Stopped { container };
-            return self.probation_judged(phase, Outcome::Inconclusive(how), now);
+        match (phase, self.stopped_on_probation()) {
+            (Some(phase), Some(container)) => {
+                let how = Interference::Stopped { container };
+                self.probation_judged(phase, Outcome::Inconclusive(how), now);
+            }
+            _ => self.starts_over(now),
         }
+    }
+
+    /// Handles a restart of machine or engine. It may have stopped containers on probation, which says nothing about their
+    /// images: the project is brought up again, and the probation starts over.
+    pub(in crate::service) fn starts_over(&mut self, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
-        let again = match phase {
+        let again = match deployment.phase.clone() {
             Phase::Probation { .. } => Phase::Start,
             // The old containers may have been started, and the new ones stopped.
             Phase::Soak { .. } => Phase::Retire,

@@ -58,7 +58,7 @@ impl Service {
         let up_mode = self.up_mode(&cause, observation, is_live);
         let tag = self.plan_tag(observation, &image_changes);
         let pull_missing = self.may_pull_missing(&decisions, observation, &cause, is_live);
-        let hooks = self.plan_hooks(&cause, &image_changes);
+        let hooks = self.plan_hooks(&cause, &image_changes, &before);
         let probe = self.config.update.as_ref().and_then(|update| update.probe.clone());
         let probe = probe.filter(|_| matches!(cause, Cause::Update | Cause::Redeploy));
         let snapshot = match self.plan_snapshot(&cause, &image_changes, now) {
@@ -100,9 +100,18 @@ impl Service {
         true
     }
 
-    /// The commands that run before and after a deployment of other images.
-    fn plan_hooks(&self, cause: &Cause, changes: &[ImageChange]) -> Option<PlannedHooks> {
-        let hooks = self.config.update.as_ref()?.hooks.clone()?;
+    /// The commands that run before and after a deployment of other images. There is nothing that could be saved before the
+    /// first start of a project.
+    fn plan_hooks(
+        &self,
+        cause: &Cause,
+        changes: &[ImageChange],
+        before: &[Baseline],
+    ) -> Option<PlannedHooks> {
+        let mut hooks = self.config.update.as_ref()?.hooks.clone()?;
+        if before.is_empty() && changes.iter().all(|change| change.old.is_none()) {
+            hooks.before.clear();
+        }
         let are_run = cause.is_about_images() && !changes.is_empty();
         are_run.then(|| PlannedHooks { service: self.config.name.clone(), hooks })
     }
