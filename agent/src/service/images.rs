@@ -322,6 +322,11 @@ impl ImageMemory {
         self.history.iter().find(|one| one.digest == *digest)
     }
 
+    /// Whether an image was proven here under a digest that has not failed since.
+    pub(super) fn was_proven(&self, id: &ImageId) -> bool {
+        self.history.iter().any(|one| one.id == *id && !self.failed_before(&one.digest))
+    }
+
     /// Records an image that was deployed under a reference.
     pub(super) fn note_deployed(&mut self, id: &ImageId, proven: bool, reference: &Reference) {
         let mut tags = self.take_deployed(id).map(|image| image.tags).unwrap_or_default();

@@ -335,8 +335,13 @@ impl Service {
         }
         for (image, reference, id) in new_images {
             let memory = self.durable.images.of(&image);
-            if memory.proven.as_ref().is_none_or(|proven| proven.id != id) {
-                memory.note_deployed(&id, false, &reference);
+            if memory.proven.as_ref().is_some_and(|proven| proven.id == id) {
+                continue;
+            }
+            // What was proven before and is not blocked now stays one of the images that are kept, in its place.
+            let is_proven = is_going_back || memory.was_proven(&id);
+            if !is_proven || memory.deployed.iter().all(|known| known.id != id || !known.proven) {
+                memory.note_deployed(&id, is_proven, &reference);
             }
         }
     }
