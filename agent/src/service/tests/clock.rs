@@ -20,6 +20,16 @@ fn a_clock_change_moves_the_deadlines_with_it() {
     }
 }
 
+#[test]
+fn how_long_an_image_is_behind_does_not_change_with_the_clock() {
+    for by in [-LONG, LONG] {
+        let mut scenario = Scenario::of(with(old_enough()));
+        scenario.at(0).poll(found('2')).at(60).poll(found('3'));
+        scenario.service.shift(SignedDuration::from_secs(by));
+        assert_eq!(scenario.service.image_states()[0].behind_since, scenario.seconds(by), "{by}");
+    }
+}
+
 impl Scenario {
     /// Starts the agent in this boot of the machine, which began at `at_boot` by the current clock.
     fn starts(&mut self, boot: &str, at_boot: i64) -> &mut Self {
