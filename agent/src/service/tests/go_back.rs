@@ -377,12 +377,9 @@ fn a_way_back_to_the_same_image_that_fails_is_told_as_one() {
 fn an_earlier_image_that_fails_once_stays_one_of_the_proven_images_that_are_kept() {
     let mut scenario = Scenario::of(config());
     scenario.updated_to(&[('1', '2'), ('2', '3')]);
-    let kept = |scenario: &Scenario| -> Vec<(ImageId, bool)> {
-        let deployed = &scenario.service.durable().images.get(IMAGE).deployed;
-        deployed.iter().map(|image| (image.id.clone(), image.proven)).collect()
-    };
+    let kept = |scenario: &Scenario| scenario.service.durable().images.get(IMAGE).deployed.clone();
     let before = kept(&scenario);
-    assert!(before.contains(&(id('2'), true)), "{before:?}");
+    assert!(before.iter().any(|image| image.id == id('2') && image.proven), "{before:?}");
     assert_eq!(scenario.asked_back(None), ServiceReply::RollingBack(digest('2')));
     scenario.check(seen('3', '3')).comes_up_on('2');
     let exit = Container { state: State::Exited, exit_code: 1, ..on('2') };

@@ -74,6 +74,7 @@ impl Service {
             tag,
             starts_project: self.starts_project(&observation.containers),
             pull_missing,
+            ran_before: self.has_run_here(&cause),
             definition,
             hooks,
             probe,
@@ -98,6 +99,13 @@ impl Service {
         self.durable.deployment = Some(Box::new(deployment));
         self.note_begun();
         true
+    }
+
+    /// Whether the project ran here before, and no person asks for a deployment with this cause.
+    fn has_run_here(&self, cause: &Cause) -> bool {
+        let by_person = matches!(cause, Cause::Redeploy | Cause::RetryRollback | Cause::GoBack(_));
+        let has_proven = || self.durable.images.iter().any(|(_, memory)| memory.proven.is_some());
+        !by_person && (self.durable.origin.is_some() || has_proven())
     }
 
     /// The commands that run before and after a deployment of other images.
