@@ -1,6 +1,6 @@
 //! The resolved compose model, as rendered by compose itself (`compose config --format json`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -68,6 +68,21 @@ impl Model {
     /// Returns the definition of a volume.
     pub fn volume(&self, key: &str) -> Option<&Value> {
         self.volumes.as_ref()?.get(key)
+    }
+
+    /// The names of the volumes that the services use and that compose creates: those that are not external.
+    pub fn own_volumes(&self) -> BTreeSet<&str> {
+        let mounts = self.services().filter_map(|service| service.element.get("volumes")?.as_array());
+        let of_volumes =
+            mounts.flatten().filter(|mount| mount.get("type").is_some_and(|kind| kind == "volume"));
+        let keys = of_volumes.filter_map(|mount| mount.get("source")?.as_str());
+        let is_external = |volume: &&Value| {
+            volume
+                .get("external")
+                .is_some_and(|external| !matches!(external, Value::Null | Value::Bool(false)))
+        };
+        let own = keys.filter_map(|key| self.volume(key)).filter(|volume| !is_external(volume));
+        own.filter_map(|volume| volume.get("name")?.as_str()).collect()
     }
 
     /// Returns the definition of a config or secret.

@@ -117,6 +117,7 @@ fn skip_system_command(chars: &mut Peekable<Chars<'_>>) {
 /// gives the same text. Digests (`sha256:…`) are kept because they identify the fault.
 pub(crate) fn stable(line: &str) -> String {
     let line = without_addresses(&without_queries(&clean(line).replace('\n', " ")));
+    let line = without_paths_on_full_disk(&line);
     let mut out = String::with_capacity(line.len());
     let mut rest = line.as_str();
     // The next word is the value of a name such as `request id:`.
@@ -142,9 +143,17 @@ pub(crate) fn stable(line: &str) -> String {
             is_value = false;
             continue;
         }
+        // The key of a snapshot that containerd extracts a layer to.
+        if out.ends_with("extract-") && c.is_ascii_digit() {
+            let is_of_key = |c: &char| c.is_ascii_alphanumeric() || "-_".contains(*c);
+            out.push_str("<id>");
+            rest = &rest[rest.chars().take_while(is_of_key).count()..];
+            continue;
+        }
         let (word, after) = rest.split_at(word_length(rest));
         is_value = NAMES_OF_IDS.iter().any(|name| is_end_of_name(&out, word, name));
-        out.push_str(if !after_colon && is_id(word) { "<id>" } else { word });
+        let is_random = (!after_colon && is_id(word)) || is_temporary(&out, word);
+        out.push_str(if is_random { "<id>" } else { word });
         rest = after;
     }
     without_local_ports(out.trim())
@@ -231,6 +240,51 @@ fn is_id(word: &str) -> bool {
         16.. => has_digit && (is_hex || is_upper),
         _ => false,
     }
+}
+
+/// Reports whether a word after `before` names a temporary file with a random number: `/tmp/GetImageBlob872957069`.
+fn is_temporary(before: &str, word: &str) -> bool {
+    let name = word.trim_end_matches(|c: char| c.is_ascii_digit());
+    word.len() - name.len() >= 6
+        && name.bytes().all(|b| b.is_ascii_alphabetic())
+        && last_word(before).starts_with('/')
+        && last_word(before).contains("/tmp/")
+}
+
+fn last_word(text: &str) -> &str {
+    text.rsplit([' ', '"', '\'', '(']).next().unwrap_or_default()
+}
+
+/// Cuts the paths of what could not be written to a full disk, as in `write /var/lib/docker/tmp/x: no space left on device`:
+/// each try gets to another file. The folder that tells which disk it is stays; a path in an image tells nothing.
+fn without_paths_on_full_disk(line: &str) -> String {
+    const FULL: [&str; 2] = ["no space left on device", "disk quota exceeded"];
+    const FOLDERS: [&str; 4] = ["/tmp/", "/snapshots/", "/overlay2/", "/overlay/"];
+    let lower = line.to_ascii_lowercase();
+    let mut ends: Vec<usize> =
+        FULL.iter().flat_map(|text| lower.match_indices(*text)).map(|(at, _)| at).collect();
+    ends.sort_unstable();
+    let mut out = String::with_capacity(line.len());
+    let mut from = 0;
+    for end in ends {
+        let Some(before) = line[from..end].strip_suffix(": ") else { continue };
+        let path = last_word(before);
+        let start = from + before.len() - path.len();
+        let folder = FOLDERS.iter().filter_map(|folder| Some(path.find(*folder)? + folder.len())).min();
+        if !path.starts_with('/') {
+            continue;
+        }
+        if let Some(length) = folder {
+            out.extend([&line[from..start + length], "…"]);
+        } else if ["layer", "tar file"].iter().any(|words| says(before, words)) {
+            out.extend([&line[from..start], "<path>"]);
+        } else {
+            continue;
+        }
+        from = start + path.len();
+    }
+    out.push_str(&line[from..]);
+    out
 }
 
 /// Cuts the queries of web addresses. Those of a download are signed: they are secret, and differ with each try.
@@ -408,6 +462,27 @@ mod tests {
             ("6f1b34a0-1c2d-4e5f-8a9b-0c1d2e3f4a5b: denied".to_owned(), "<id>: denied"),
             ("retry after 1764046800 or 1764046800123".to_owned(), "retry after <id> or <id>"),
             ("trace 4bf92f3577b34da6a3ce929d0e0e4736".to_owned(), "trace <id>"),
+            (
+                "write /var/lib/docker/tmp/GetImageBlob872957069: no space left on device".to_owned(),
+                "write /var/lib/docker/tmp/…: no space left on device",
+            ),
+            (
+                "open /var/lib/docker/tmp/GetImageBlob872957069: input/output error".to_owned(),
+                "open /var/lib/docker/tmp/<id>: input/output error",
+            ),
+            (
+                "extract: mkdir /var/lib/containerd/overlayfs/snapshots/12/fs/usr: no space left on device: unknown"
+                    .to_owned(),
+                "extract: mkdir /var/lib/containerd/overlayfs/snapshots/…: no space left on device: unknown",
+            ),
+            (
+                "failed to register layer: write /usr/lib/libx.so: No space left on device".to_owned(),
+                "failed to register layer: write <path>: No space left on device",
+            ),
+            (
+                "can't prepare \"extract-872957069-Xk_3 sha256:ab\": full".to_owned(),
+                "can't prepare \"extract-<id> sha256:ab\": full",
+            ),
         ] {
             assert_eq!(stable(&seen), want);
         }
@@ -423,6 +498,8 @@ mod tests {
             "invalid reference format: deadbeef",
             "unknown flag: --no-deps in docker-compose v2.26.1",
             "service web at 02:42:ac:11:00:02 is unhealthy",
+            "mkdir /srv/web20240501/data: disk quota exceeded",
+            "open /srv/web20240501/compose.yml: no such file or directory",
         ] {
             assert_eq!(stable(text), text);
         }

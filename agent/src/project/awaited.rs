@@ -100,7 +100,7 @@ mod tests {
 
     fn awaited(named: &[&str]) -> Awaited {
         let named: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
-        Awaited::of(&model(), &named, &["web".to_owned()], Duration::from_secs(60))
+        Awaited::of(&model(), &named, &["web".to_owned()], Duration::from_mins(1))
     }
 
     fn container(service: &str, state: State, health: Option<HealthState>, exit_code: i64) -> Container {

@@ -11,7 +11,7 @@ use crate::model::{
     Project, PullPolicy, Reference, State, UpMode,
 };
 use crate::ports::{Compose, Engine, Turn};
-use crate::service::action::{BringUp, DisplacedTag};
+use crate::service::action::{BringUp, DisplacedTag, Expects};
 use crate::service::images::OldImage;
 use crate::service::input::StepResult;
 use crate::service::scope::Scope;
@@ -20,6 +20,7 @@ use super::awaited::Awaited;
 use super::definition::{CompareError, Comparison, missing_env_file, moved};
 use super::fetch::{Fetch, point_at_running, point_tags, read_again, real_name, restore_displaced};
 use super::present;
+use super::volumes;
 
 /// How long compose may wait for a job that a service depends on, such as a migration: stopped halfway, it may leave data that
 /// no image can use. Compose knows only one limit, so whatever else hangs may take as long.
@@ -69,7 +70,16 @@ async fn look_and_run(fetch: &Fetch<'_>, start: BringUp) -> Result<StepResult, E
     if start.must_look && start.scope.as_ref().is_some_and(|scope| !scope.is_as_before(&containers, model)) {
         return Ok(StepResult::Looked { containers });
     }
-    let call = match prepare((engine, compose), &start, &containers).await {
+    let expected = if containers.is_empty() && start.expects == Expects::Volumes {
+        volumes::are_there(compose, &*fetch.world.data.volumes, &start).await
+    } else {
+        Ok(())
+    };
+    let prepared = match expected {
+        Ok(()) => prepare((engine, compose), &start, &containers).await,
+        Err(error) => Err(error),
+    };
+    let call = match prepared {
         Ok(call) => call,
         Err(CompareError::Engine(error)) => return Err(error),
         Err(CompareError::Compose(error)) => {

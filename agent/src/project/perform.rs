@@ -133,7 +133,8 @@ async fn pull(
             Ok(image) => image,
             Err(EngineError::NotFound(why) | EngineError::Refused(why)) => {
                 let lacks_platform = lacks_platform(&why);
-                return Ok(StepResult::PullFailed { image: text.clone(), why, lacks_platform });
+                let (image, pulled) = (text.clone(), ids_of(pulled));
+                return Ok(StepResult::PullFailed { image, why, lacks_platform, pulled });
             }
             Err(error @ EngineError::Unavailable(_)) => return Err(error),
         };
@@ -154,12 +155,16 @@ async fn pull(
         let containers = engine.containers(&Members::Project(keeps.project.clone())).await?;
         for (image, new) in &pulled {
             if let Some(why) = volumes::left_behind(keeps, &containers, image, new) {
-                return Ok(StepResult::PullFailed { image: image.clone(), why, lacks_platform: false });
+                let (image, pulled) = (image.clone(), ids_of(pulled));
+                return Ok(StepResult::PullFailed { image, why, lacks_platform: false, pulled });
             }
         }
     }
-    let ids = pulled.into_iter().map(|(text, image)| (text, image.id)).collect();
-    Ok(StepResult::Pulled { ids, labels })
+    Ok(StepResult::Pulled { ids: ids_of(pulled), labels })
+}
+
+fn ids_of(pulled: Vec<(String, Image)>) -> Vec<(String, ImageId)> {
+    pulled.into_iter().map(|(text, image)| (text, image.id)).collect()
 }
 
 /// Returns an image that is to be deployed: the one with this ID, if it is still there, or else it is pulled.

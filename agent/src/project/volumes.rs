@@ -1,16 +1,20 @@
-//! The data that a new image would leave behind in a volume.
+//! The data that a deployment would leave behind in a volume, or begin without.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use evenkeel_common::wire::MountRecord;
 use serde_json::Value;
 
 use crate::model::container::is_full_id;
 use crate::model::definition::{cleaned, unescaped};
-use crate::model::{Container, ModelService};
-use crate::ports::Image;
-use crate::service::action::Keeps;
+use crate::model::{ComposeError, Container, Model, ModelService};
+use crate::ports::snapshot::Volumes;
+use crate::ports::{Compose, Image};
+use crate::service::action::{BringUp, Keeps};
+
+use super::definition::CompareError;
 
 /// Returns why an update to this image would leave data behind; `None` if it would not, or if that can't be told.
 pub(super) fn left_behind(
@@ -62,14 +66,54 @@ fn would_lose(service: &str, mount: &MountRecord) -> String {
     )
 }
 
+/// Fails if the engine has none of the volumes of the project, which ran here before and has no containers.
+pub(super) async fn are_there(
+    compose: &dyn Compose,
+    volumes: &dyn Volumes,
+    start: &BringUp,
+) -> Result<(), CompareError> {
+    let model = match &start.definition {
+        Some(recorded) => recorded.clone(),
+        None => match compose.model(&start.project).await {
+            Ok(rendered) => Arc::new(rendered),
+            // Compose says why when it is called.
+            Err(_) => return Ok(()),
+        },
+    };
+    has_any_volume(volumes, &model).await
+}
+
+async fn has_any_volume(volumes: &dyn Volumes, model: &Model) -> Result<(), CompareError> {
+    let names: Vec<&str> = model.own_volumes().into_iter().collect();
+    for name in &names {
+        if volumes.volume(name).await?.is_some() {
+            return Ok(());
+        }
+    }
+    if names.is_empty() {
+        return Ok(());
+    }
+    let cause = format!(
+        "the project ran here before, but the engine has none of its containers and volumes any more ({}), so it would begin \
+         without its data, and was not brought up. Check the engine's data folder (`data-root`) and whether its disk is \
+         mounted. If the volumes were removed on purpose, redeploy the service",
+        names.join(", ")
+    );
+    Err(CompareError::Compose(ComposeError::new(cause)))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use async_trait::async_trait;
 
     use super::*;
-    use crate::model::Model;
+    use crate::model::EngineError;
     use crate::model::image::ImageId;
     use crate::model::image_config::ImageConfig;
+    use crate::ports::snapshot::{Mounter, Volume};
 
     fn model() -> Model {
         serde_json::from_value(serde_json::json!({"services": {
@@ -155,5 +199,65 @@ mod tests {
         assert!(left(&keeps("db:1", &db.id)).is_some());
         assert_eq!(left(&keeps("db:1", "another")), None);
         assert_eq!(left(&keeps("web:1", &db.id)), None);
+    }
+
+    /// An engine that has this volume only.
+    struct OneVolume(&'static str);
+
+    #[async_trait]
+    impl Volumes for OneVolume {
+        async fn volume(&self, name: &str) -> Result<Option<Volume>, EngineError> {
+            let volume =
+                Volume { driver: "local".into(), options: BTreeMap::new(), folder: "/engine/data".into() };
+            Ok((name == self.0).then_some(volume))
+        }
+
+        async fn bind_volume(
+            &self,
+            _: &str,
+            _: &Path,
+            _: BTreeMap<String, String>,
+        ) -> Result<(), EngineError> {
+            Ok(())
+        }
+
+        async fn remove_volume(&self, _: &str) -> Result<(), EngineError> {
+            Ok(())
+        }
+
+        async fn mounters(&self, _: &[&Path], _: bool) -> Result<Vec<Mounter>, EngineError> {
+            Ok(Vec::new())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_project_that_ran_here_is_not_brought_up_without_any_of_its_volumes() {
+        let mount = |source: &str| serde_json::json!({"type": "volume", "source": source, "target": "/x"});
+        let model: Model = serde_json::from_value(serde_json::json!({
+            "services": {
+                "web": {"volumes": [mount("shared"), {"type": "bind", "source": "/srv", "target": "/y"}]},
+                "db": {"volumes": [mount("data"), mount("logs")]},
+            },
+            "volumes": {
+                "shared": {"name": "shared", "external": true},
+                "data": {"name": "shop_data"},
+                "logs": {"name": "shop_logs"},
+                "unused": {"name": "shop_unused"},
+            },
+        }))
+        .expect("a model");
+        for (volume, is_there) in [("shop_logs", true), ("shared", false), ("shop_unused", false)] {
+            let result = has_any_volume(&OneVolume(volume), &model).await;
+            assert_eq!(result.is_ok(), is_there, "{volume}");
+            if let Err(error) = result {
+                let text = error.to_string();
+                assert!(text.contains("shop_data, shop_logs") && text.contains("redeploy"), "{text}");
+            }
+        }
+        let without_data: Model =
+            serde_json::from_value(serde_json::json!({"services": {"web": {"volumes": [mount("shared")]}},
+            "volumes": {"shared": {"name": "shared", "external": true}}}))
+            .expect("a model");
+        assert!(has_any_volume(&OneVolume("none"), &without_data).await.is_ok(), "it has nothing to lose");
     }
 }

@@ -240,6 +240,17 @@ pub struct BringUp {
     pub if_gone: IfGone,
     /// Whether it goes ahead of updates that wait.
     pub priority: Priority,
+    /// What must be there of a project that has no containers.
+    pub expects: Expects,
+}
+
+/// What must be there of a project that has no containers before compose runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expects {
+    /// Nothing: it never ran here, or a person asks for it.
+    Nothing,
+    /// One of its volumes: it ran here, and nobody asks for it. An engine that has lost all it had would begin with empty ones.
+    Volumes,
 }
 
 /// What a compose run does if the image that another of its services runs is gone, so that the tag can't be pointed to it.

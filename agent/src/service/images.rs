@@ -66,6 +66,9 @@ pub struct ImageMemory {
     /// Records of the digests in the registry, if gates may hold them: one per tag that was queried.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub found: Vec<Found>,
+    /// Since when the image has lacked what its tag points to, whatever digests that were meanwhile; recorded together with them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behind_since: Option<Timestamp>,
     /// The last proven image: the tag is reset to it if nothing runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proven: Option<OldImage>,
@@ -322,6 +325,11 @@ impl ImageMemory {
         self.history.iter().find(|one| one.digest == *digest)
     }
 
+    /// Whether an image was proven here under a digest that has not failed since.
+    pub(super) fn was_proven(&self, id: &ImageId) -> bool {
+        self.history.iter().any(|one| one.id == *id && !self.failed_before(&one.digest))
+    }
+
     /// Records an image that was deployed under a reference.
     pub(super) fn note_deployed(&mut self, id: &ImageId, proven: bool, reference: &Reference) {
         let mut tags = self.take_deployed(id).map(|image| image.tags).unwrap_or_default();
@@ -359,6 +367,12 @@ impl ImageMemory {
     /// Returns the record of a digest whose update has failed because the data could not be copied.
     pub(super) fn not_copied(&self, digest: &Digest) -> Option<&NotCopied> {
         self.not_copied.as_ref().filter(|known| known.digest == *digest)
+    }
+
+    /// Forgets the records of the digests in the registry: nothing asks for them any longer.
+    pub(super) fn forget_found(&mut self) {
+        self.found.clear();
+        self.behind_since = None;
     }
 
     /// Returns the record of what a reference points to in its registry.

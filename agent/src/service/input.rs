@@ -246,6 +246,8 @@ pub enum StepResult {
         why: String,
         /// Whether the image exists, but not for the platform of this machine.
         lacks_platform: bool,
+        /// Images as configured that are on this machine now, with their IDs.
+        pulled: Vec<(String, ImageId)>,
     },
     /// The tags of other services were resolved.
     TagsRead {

@@ -211,7 +211,7 @@ pub struct InventoryImage {
     /// Its image reference, if it differs from `image`: a newer tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available_image: Option<String>,
-    /// Since when it has been known to be in the registry.
+    /// Since when the image has lacked what its tag points to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub behind_since: Option<Timestamp>,

@@ -23,6 +23,17 @@ const MAX_FOUND: usize = 100;
 /// How long it is unknown whether a digest is signed before its update is announced as held: it may stay so.
 const UNREAD: SignedDuration = SignedDuration::from_hours(1);
 
+/// Notes whether the image lacks what its tag points to. A tag that moves on before the image is updated does not make it less
+/// behind.
+fn note_behind(view: &ImageView, memory: &mut ImageMemory, now: Timestamp) {
+    let Some(remote) = &view.remote else { return };
+    let local = view.current();
+    let is_behind = local.is_empty() || local.iter().any(|image| !image.digests.contains(remote));
+    let found = memory.found_digest(view.target(), remote).map(|found| found.first_seen);
+    let since = memory.behind_since.or(found).map_or(now, |since| since.min(now));
+    memory.behind_since = is_behind.then_some(since);
+}
+
 impl Service {
     pub(in crate::service) fn definition_hold(&self, image: &str) -> Option<Arc<DefinitionHold>> {
         let differences = self.known.differences.get(image)?.clone();
@@ -54,12 +65,12 @@ impl Service {
         self.cap_first_seen(now);
         if !self.is_gated() {
             self.known.registry_answered_at.clear();
-            self.durable.images.iter_mut().for_each(|(_, memory)| memory.found.clear());
+            self.durable.images.iter_mut().for_each(|(_, memory)| memory.forget_found());
             return;
         }
         let is_checked = |image: &str| observation.images.iter().any(|view| view.configured == image);
         for (_, memory) in self.durable.images.iter_mut().filter(|(image, _)| !is_checked(image)) {
-            memory.found.clear();
+            memory.forget_found();
         }
         let targets: BTreeSet<String> =
             observation.images.iter().map(|view| view.target().to_string()).collect();
@@ -77,7 +88,9 @@ impl Service {
                 let since = known.unread_since.map_or(now, |since| since.min(now));
                 known.unread_since = is_followed.then_some(since);
             }
-            self.durable.images.of(&view.configured).found = found;
+            let memory = self.durable.images.of(&view.configured);
+            memory.found = found;
+            note_behind(view, memory, now);
         }
         self.apply_fleet_sightings();
     }

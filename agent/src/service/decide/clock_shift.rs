@@ -73,6 +73,7 @@ impl Durable {
         self.postponed.iter_mut().for_each(|one| moved(&mut one.until));
         let not_copied = self.images.iter_mut().filter_map(|(_, memory)| memory.not_copied.as_mut());
         not_copied.for_each(|one| moved(&mut one.until));
+        self.images.iter_mut().for_each(|(_, memory)| moved_if(&mut memory.behind_since));
         for found in self.images.found_mut() {
             moved(&mut found.first_seen);
             moved_if(&mut found.not_before);

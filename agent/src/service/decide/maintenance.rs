@@ -75,7 +75,7 @@ impl Service {
         self.maintenance.way_back_at = Some(now);
     }
 
-    /// An update is proven, rolled back, or only pulled: schedules the removal of images that are no longer needed.
+    /// An update is proven, rolled back, given up, or only pulled: schedules the removal of images that are no longer needed.
     pub(in crate::service) fn remove_old_images_soon(&mut self) {
         self.maintenance.removal_due = true;
     }
@@ -278,6 +278,9 @@ impl Service {
             kept.extend(memory.proven.as_ref().map(|image| &image.id));
             kept.extend(&memory.unproven);
             kept.extend(memory.waiting_image());
+            // It may be tried again.
+            let last = memory.deployed.last().filter(|_| !self.durable.postponed.is_empty());
+            kept.extend(last.map(|image| &image.id));
             let proven = memory.deployed.iter().rev().filter(|image| image.proven);
             kept.extend(proven.take(keep).map(|image| &image.id));
         }

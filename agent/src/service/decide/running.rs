@@ -27,7 +27,7 @@ pub struct ImageState {
     pub available: Option<Digest>,
     /// The reference of that digest: with a newer tag, if there is one that may be deployed.
     pub available_as: Option<Reference>,
-    /// When that digest was first seen in the registry.
+    /// Since when the image has lacked that digest, or one that its tag pointed to before.
     pub behind_since: Option<Timestamp>,
 }
 
@@ -58,7 +58,7 @@ impl Service {
     /// Remembers that what the registry has of an image is in use: whatever was known against it no longer counts.
     pub(in crate::service) fn remember_in_use(&mut self, change: &ImageChange) {
         let memory = self.durable.images.of(&change.configured);
-        (memory.pulled, memory.unproven) = (None, None);
+        (memory.pulled, memory.unproven, memory.behind_since) = (None, None, None);
         memory.forget_failure(&change.digest);
         self.lift_block(&change.configured, change.reference.tag.as_deref());
     }
@@ -121,12 +121,15 @@ impl Service {
         live.iter().all(|local| local.is_some_and(is_proven)).then_some(proof.at)
     }
 
-    /// The digest that the tag points to in the registry, as far as known, and when it was first seen.
+    /// The digest that the tag points to in the registry, as far as known, and since when the image has lacked it, if it does.
     fn published(&self, image: &ConfiguredImage) -> Option<(Digest, Option<Timestamp>)> {
         let view = self.view_of(image).filter(|_| self.can_check())?;
-        let found = self.durable.images.get(&image.configured).found_as(view.target());
+        let memory = self.durable.images.get(&image.configured);
+        let found = memory.found_as(view.target());
         let digest = view.remote.as_ref().or(found.map(|found| &found.digest))?;
-        let since = found.filter(|found| found.digest == *digest).map(|found| found.first_seen);
+        // The fleet may have seen this digest before.
+        let first_seen = found.filter(|found| found.digest == *digest).map(|found| found.first_seen);
+        let since = first_seen.into_iter().chain(memory.behind_since).min();
         Some((digest.clone(), since))
     }
 

@@ -96,5 +96,9 @@ mod tests {
         let containers = ["web-1", "web-2"].map(container);
         plan.recount(&Baseline::all(&containers), &containers);
         assert_eq!(plan.services, BTreeMap::from([("web".to_owned(), 2)]));
+        // One that an earlier handover has left does not count.
+        plan.left = vec!["web-2".to_owned()];
+        plan.recount(&Baseline::all(&containers), &containers);
+        assert_eq!(plan.services, BTreeMap::from([("web".to_owned(), 1)]));
     }
 }

@@ -225,6 +225,9 @@ pub struct Plan {
     /// Whether compose may pull images that are not present locally.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pull_missing: bool,
+    /// Whether the project ran here before, and nobody asks for the deployment.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ran_before: bool,
     /// What the compose files defined when it began, which is what runs (DECISIONS 4a): a rollback restores this, whatever
     /// was edited since. `None` if it was not compared.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "recorded")]
@@ -360,6 +363,7 @@ impl Plan {
             kept: Vec::new(),
             starts_project: false,
             pull_missing: false,
+            ran_before: false,
             definition: None,
             hooks: None,
             probe: None,

@@ -22,6 +22,16 @@ fn a_clock_change_moves_the_deadlines_with_it() {
     }
 }
 
+#[test]
+fn how_long_an_image_is_behind_does_not_change_with_the_clock() {
+    for by in [-LONG, LONG] {
+        let mut scenario = Scenario::of(with(old_enough()));
+        scenario.at(0).poll(found('2')).at(60).poll(found('3'));
+        scenario.service.shift(SignedDuration::from_secs(by));
+        assert_eq!(scenario.service.image_states()[0].behind_since, scenario.seconds(by), "{by}");
+    }
+}
+
 impl Scenario {
     /// Starts the agent in this boot of the machine, which began at `at_boot` by the current clock.
     fn starts(&mut self, boot: &str, at_boot: i64) -> &mut Self {
@@ -111,6 +121,7 @@ fn after_a_boot_with_a_clock_that_was_behind_nothing_waits_longer_than_it_may() 
     scenario.at(0).starts("one", -1000).at(100).look(&[&with_health("a", HealthState::Unhealthy)]);
     assert_eq!(scenario.restarts(), ["a"]);
     let now = scenario.now;
+    scenario.service.durable.restart_states.get_mut("a").expect("it is healed").told_at = Some(now);
     let waits = |until: Timestamp| Postponed {
         digest: digest('2'),
         others: Vec::new(),
@@ -129,6 +140,7 @@ fn after_a_boot_with_a_clock_that_was_behind_nothing_waits_longer_than_it_may() 
     let durable = scenario.service.durable();
     let restart = &durable.restart_states["a"];
     assert!(restart.last_restart.is_some_and(|at| at <= now), "{restart:?}");
+    assert!(restart.told_at.is_some_and(|at| at <= now), "{restart:?}");
     assert!(restart.problem.as_ref().is_none_or(|problem| problem.since <= now), "{restart:?}");
     assert!(durable.postponed[0].until <= now + 24 * hour, "{:?}", durable.postponed);
     assert!(durable.watch.as_ref().is_some_and(|watch| watch.until <= now + hour), "{:?}", durable.watch);

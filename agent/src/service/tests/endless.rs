@@ -262,6 +262,7 @@ impl Scenario {
                         image,
                         why: "no matching manifest for linux/arm/v7".into(),
                         lacks_platform: true,
+                        pulled: Vec::new(),
                     })
                 }
                 Action::Step(Step::Unpin { .. }) => StepResult::Unpinned,

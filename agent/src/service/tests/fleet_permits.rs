@@ -152,7 +152,12 @@ fn the_warden_is_not_asked_about_an_image_while_its_pull_is_postponed() {
                 }
                 Action::Step(Step::Pull { images, .. }) if images.len() == 2 => {
                     let (image, why) = (IMAGE.to_owned(), "manifest unknown".to_owned());
-                    Input::Stepped(StepResult::PullFailed { image, why, lacks_platform: false })
+                    Input::Stepped(StepResult::PullFailed {
+                        image,
+                        why,
+                        lacks_platform: false,
+                        pulled: Vec::new(),
+                    })
                 }
                 Action::Step(Step::Pull { .. }) => break,
                 Action::Step(Step::Unpin { .. }) => Input::Stepped(StepResult::Unpinned),

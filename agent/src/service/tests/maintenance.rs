@@ -208,6 +208,28 @@ fn an_old_image_is_removed_with_exactly_the_tags_it_was_deployed_under() {
 }
 
 #[test]
+fn an_image_that_was_pulled_for_an_update_that_was_given_up_is_removed_once_it_is_not_tried_again() {
+    let seen = |remote| observed(remote, &[local("sha256:one", &['1'])], &[&running("a")]);
+    let mut scenario = Scenario::of(config());
+    scenario.check(seen('2'));
+    let (why, pulled) = ("data would stay behind".to_owned(), vec![(IMAGE.to_owned(), version(2))]);
+    for result in [
+        StepResult::ImagesPinned { missing: Vec::new() },
+        StepResult::PullFailed { image: IMAGE.into(), why, lacks_platform: false, pulled },
+        StepResult::Unpinned,
+    ] {
+        assert!(matches!(scenario.act(), Some(Action::Step(_))));
+        scenario.input(Input::Stepped(result));
+    }
+    scenario.service.remove_old_images_soon();
+    assert_eq!(scenario.task(), None, "it is tried again");
+    // The registry has the running image again.
+    scenario.at(60).check(seen('1'));
+    let images = vec![old(2, &[reference()])];
+    assert_eq!(scenario.task(), Some(MaintenanceTask::RemoveImages { images }));
+}
+
+#[test]
 fn images_recorded_by_earlier_versions_have_no_tags() {
     let noted: DeployedImage = serde_json::from_str(r#"{"id": "sha256:v1", "proven": true}"#).unwrap();
     assert_eq!(noted, DeployedImage { id: version(1), proven: true, tags: Vec::new() });

@@ -89,7 +89,7 @@ impl Scenario {
                     Action::Step(Step::PinImages { .. }) => StepResult::ImagesPinned { missing: Vec::new() },
                     Action::Step(Step::Pull { .. }) => {
                         let (image, why) = (IMAGE.to_owned(), "the engine's words".to_owned());
-                        StepResult::PullFailed { image, why, lacks_platform }
+                        StepResult::PullFailed { image, why, lacks_platform, pulled: Vec::new() }
                     }
                     Action::Step(Step::Unpin { .. }) => StepResult::Unpinned,
                     other => panic!("{other:?}"),

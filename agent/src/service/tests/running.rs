@@ -214,6 +214,22 @@ fn the_available_digest_is_reported_even_if_blocked_or_unsigned() {
 }
 
 #[test]
+fn an_image_stays_behind_while_its_tag_moves_on() {
+    let mut scenario = Scenario::of(config());
+    scenario.service.fleet = Arc::new(FleetView { link: Link::Present, ..FleetView::default() });
+    for (at, remote, expected) in [(5, '2', 5), (500, '3', 5), (900, '4', 5)] {
+        scenario.at(at).check(runs(remote, "one", '1'));
+        let state = scenario.image();
+        let since = scenario.seconds(expected);
+        assert_eq!((state.available, state.behind_since), (Some(digest(remote)), since), "{at}");
+    }
+    scenario.at(1000).check(runs('4', "four", '4'));
+    assert_eq!(scenario.image().behind_since, None);
+    scenario.at(1100).check(runs('5', "four", '4'));
+    assert_eq!(scenario.image().behind_since, scenario.seconds(1100));
+}
+
+#[test]
 fn an_update_that_waited_counts_from_when_it_was_found() {
     let update = UpdateConfig { min_age: Some(Duration::from_hours(1)), ..UpdateConfig::default() };
     let mut scenario = Scenario::of(ServiceConfig { update: Some(Arc::new(update)), ..config() });

@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::{Awaited, Origin};
 use crate::ports::Priority;
+use crate::service::action::Expects;
 
 #[test]
 fn auto_start_pulls_and_starts_what_the_machine_has_never_run() {
@@ -30,6 +31,19 @@ fn auto_start_pulls_and_starts_what_the_machine_has_never_run() {
         assert_eq!(pulls, starts, "{seen:?}");
         assert_eq!(scenario.record().not_found.is_some(), !starts, "{seen:?}");
         assert_eq!(scenario.kinds().contains(&Kind::NOT_FOUND), !starts, "{seen:?}");
+    }
+}
+
+#[test]
+fn auto_start_expects_the_volumes_of_a_project_that_ran_here_before() {
+    for (ran, expected) in [(false, Expects::Nothing), (true, Expects::Volumes)] {
+        let mut scenario = Scenario::of(ServiceConfig { auto_start: true, ..config() });
+        scenario.service.durable.origin = ran.then(Origin::default);
+        // The engine has lost containers and images.
+        scenario.check(observed('1', &[], &[]));
+        let step = scenario.act();
+        let Some(Action::Step(Step::Start(BringUp { expects, .. }))) = step else { panic!("{step:?}") };
+        assert_eq!(expects, expected);
     }
 }
 

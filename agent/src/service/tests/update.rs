@@ -746,7 +746,12 @@ fn a_download_that_fails_again_with_another_signature_and_address_is_one_entry()
         ));
         scenario.at(at).check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
         scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-        scenario.takes_step(StepResult::PullFailed { image: IMAGE.into(), why, lacks_platform: false });
+        scenario.takes_step(StepResult::PullFailed {
+            image: IMAGE.into(),
+            why,
+            lacks_platform: false,
+            pulled: Vec::new(),
+        });
         scenario.takes_step(StepResult::Unpinned);
         assert_eq!(scenario.act(), None);
     }

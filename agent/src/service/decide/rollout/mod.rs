@@ -20,7 +20,7 @@ mod snapshot;
 mod step;
 mod swarm;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use evenkeel_common::backoff;
@@ -207,6 +207,7 @@ impl Service {
         if blamed.is_empty() || deployment.plan().cause != Cause::Update {
             return self.abandon(why, output, now);
         }
+        let new_ids = deployment.new_ids.clone();
         // The service was not stopped again for what was copied for an earlier attempt.
         let is_taken = deployment.plan().snapshot.as_ref().is_some_and(|plan| plan.taken.is_some());
         let is_outage = deployment.snapshot.at.is_some() && !is_taken;
@@ -214,6 +215,7 @@ impl Service {
             // Each outage is told as such, even if the reason is that of the last one.
             (self.fault, self.fault_since) = (None, None);
         }
+        self.note_tried(&new_ids);
         let delay = if is_outage { delay_after_copy } else { delay_after };
         self.postpone(blamed, why.clone(), delay, now);
         let text = self.postponed_fault().map_or(why, |fault| fault.text);
@@ -227,8 +229,10 @@ impl Service {
         let writes_tag = deployment.plan().tag.as_ref().is_some_and(|tag| tag.line.is_some());
         let mut blamed = deployment.plan().image_changes.clone();
         let mut lacking = None;
+        let mut new_ids = BTreeMap::new();
         let why = match result {
-            StepResult::PullFailed { image, why, lacks_platform } => {
+            StepResult::PullFailed { image, why, lacks_platform, pulled } => {
+                new_ids.extend(pulled);
                 blamed.retain(|change| change.configured == image);
                 let lacks = |change: &&ImageChange| lacks_platform && writes_tag && self.moves(change);
                 lacking = blamed.first().filter(lacks).map(|change| (change.clone(), why.clone()));
@@ -240,6 +244,7 @@ impl Service {
             }
             other => other.failure(),
         };
+        self.note_tried(&new_ids);
         self.abandon_for_now(&blamed, why, String::new(), now);
         let is_lasting = |digest: &Digest| {
             self.durable.postponed.iter().any(|one| one.tries > PROMPT_TRIES && one.is_of(&[digest]))
@@ -326,7 +331,11 @@ impl Service {
         };
         let open = observation.images.iter().filter(is_open);
         let remotes: Vec<Digest> = open.filter_map(|view| view.remote.clone()).collect();
+        let before = self.durable.postponed.len();
         self.durable.postponed.retain(|one| remotes.iter().any(|remote| one.is_of(&[remote])));
+        if self.durable.postponed.len() < before {
+            self.remove_old_images_soon();
+        }
     }
 
     /// Reports that a manual redeployment failed.
@@ -339,13 +348,9 @@ impl Service {
     pub(in crate::service) fn failed(&mut self, failed: Failed, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let changes: Vec<ImageChange> = deployment.blamed(&failed.failure).cloned().collect();
-        let all = deployment.plan().image_changes.iter();
-        let cannot_run = failed.by_node.then(|| all.clone().next().cloned()).flatten();
         let by_node = failed.by_node;
-        let new_images = all.filter_map(|m| {
-            Some((m.configured.clone(), m.reference.clone(), deployment.new_ids.get(&m.configured)?.clone()))
-        });
-        let new_images: Vec<_> = new_images.collect();
+        let cannot_run = deployment.plan().image_changes.first().filter(|_| by_node).cloned();
+        let new_ids = deployment.new_ids.clone();
         let is_going_back = matches!(deployment.plan().cause, Cause::GoBack(_));
         deployment.enter(Phase::Diagnose(failed), now);
         if by_node {
@@ -363,10 +368,24 @@ impl Service {
             }
             self.note_failed_tags(&changes);
         }
-        for (image, reference, id) in new_images {
-            let memory = self.durable.images.of(&image);
-            if memory.proven.as_ref().is_none_or(|proven| proven.id != id) {
-                memory.note_deployed(&id, false, &reference);
+        self.note_tried(&new_ids);
+    }
+
+    /// Notes new images of a deployment that has not proven them, so that they are removed once nothing needs them.
+    fn note_tried(&mut self, new_ids: &BTreeMap<String, ImageId>) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        let is_going_back = matches!(deployment.plan().cause, Cause::GoBack(_));
+        for change in &deployment.plan().image_changes {
+            let Some(id) = new_ids.get(&change.configured) else { continue };
+            let memory = self.durable.images.of(&change.configured);
+            let mut known = change.old.iter().chain(&memory.proven);
+            if known.any(|image| image.id == *id) {
+                continue;
+            }
+            // What was proven before and is not blocked now stays one of the images that are kept, in its place.
+            let is_proven = is_going_back || memory.was_proven(id);
+            if !is_proven || memory.deployed.iter().all(|known| known.id != *id || !known.proven) {
+                memory.note_deployed(id, is_proven, &change.reference);
             }
         }
     }
@@ -540,9 +559,11 @@ impl Service {
         // A person may go back to what ran before, but not in a swarm.
         if deployment.plan().swarm.is_none() {
             let changes: Vec<ImageChange> = deployment.changes().cloned().collect();
+            let new_ids = deployment.new_ids.clone();
             for change in &changes {
                 self.note_earlier(change, now);
             }
+            self.note_tried(&new_ids);
         }
         let Some(deployment) = &mut self.durable.deployment else { return };
         for change in deployment.changes() {

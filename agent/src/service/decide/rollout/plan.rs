@@ -1,6 +1,7 @@
 //! How the plan of a rollout is made.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use jiff::Timestamp;
 
@@ -74,6 +75,7 @@ impl Service {
             tag,
             starts_project: self.starts_project(&observation.containers),
             pull_missing,
+            ran_before: self.has_run_here(&cause),
             definition,
             hooks,
             probe,
@@ -98,6 +100,14 @@ impl Service {
         self.durable.deployment = Some(Box::new(deployment));
         self.note_begun();
         true
+    }
+
+    /// Whether the project ran here before, and no person asks for a deployment with this cause.
+    fn has_run_here(&self, cause: &Cause) -> bool {
+        let by_person = matches!(cause, Cause::Redeploy | Cause::RetryRollback | Cause::GoBack(_));
+        let is_named = |(name, _): &(String, PathBuf)| self.config.compose_project.as_ref() == Some(name);
+        let is_same = || self.durable.origin_of.as_ref().is_none_or(is_named);
+        !by_person && self.durable.origin.is_some() && is_same()
     }
 
     /// The commands that run before and after a deployment of other images. There is nothing that could be saved before the

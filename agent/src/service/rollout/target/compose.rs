@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::model::image::Reference;
 use crate::model::{HookEvent, Model, ModelService, Project, PullPolicy};
 use crate::ports::{HookCall, Priority};
-use crate::service::action::{BringUp, IfGone, Keeps, Replaced, Step};
+use crate::service::action::{BringUp, Expects, IfGone, Keeps, Replaced, Step};
 use crate::service::images::OldImage;
 use crate::service::rollout::baseline::Baseline;
 use crate::service::rollout::deployment::Deployment;
@@ -57,6 +57,7 @@ impl Deployment {
                     _ => IfGone::GoOn,
                 },
                 priority: self.priority(),
+                expects: self.expects(),
             })
         };
         if let (Some(step), Phase::Unpin) = (self.snapshot_step(), &self.phase) {
@@ -103,6 +104,12 @@ impl Deployment {
             | Phase::Resume { .. }
             | Phase::Expire { .. } => Step::Snapshot(self.snapshot_step()?),
         })
+    }
+
+    /// Once compose has run, what there is of the project is what it has made.
+    fn expects(&self) -> Expects {
+        let is_first = self.plan().ran_before && self.phase == Phase::Start;
+        if is_first { Expects::Volumes } else { Expects::Nothing }
     }
 
     fn priority(&self) -> Priority {

@@ -106,7 +106,12 @@ fn an_attempt_that_copies_nothing_and_fails_before_it_changes_anything_is_no_out
     scenario.now += SignedDuration::from_mins(5);
     scenario.check(new_runs()).step_ends(StepResult::ImagesPinned { missing: Vec::new() });
     let why = "the registry does not answer".to_owned();
-    scenario.step_ends(StepResult::PullFailed { image: IMAGE.into(), why, lacks_platform: false });
+    scenario.step_ends(StepResult::PullFailed {
+        image: IMAGE.into(),
+        why,
+        lacks_platform: false,
+        pulled: Vec::new(),
+    });
     scenario.step_ends(StepResult::Unpinned);
     assert_eq!(scenario.service.durable().deployment, None);
     assert_eq!(scenario.service.durable().snapshots, kept);
