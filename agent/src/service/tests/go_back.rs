@@ -376,21 +376,6 @@ fn a_way_back_to_the_same_image_that_fails_is_told_as_one() {
 }
 
 #[test]
-fn an_earlier_image_that_fails_once_stays_one_of_the_proven_images_that_are_kept() {
-    let mut scenario = Scenario::of(config());
-    scenario.updated_to(&[('1', '2'), ('2', '3')]);
-    let kept = |scenario: &Scenario| scenario.service.durable().images.get(IMAGE).deployed.clone();
-    let before = kept(&scenario);
-    assert!(before.iter().any(|image| image.id == id('2') && image.proven), "{before:?}");
-    assert_eq!(scenario.asked_back(None), ServiceReply::RollingBack(digest('2')));
-    scenario.check(seen('3', '3')).comes_up_on('2');
-    let exit = Container { state: State::Exited, exit_code: 1, ..on('2') };
-    scenario.look(&[&exit]).later(1).look(&[&exit]);
-    scenario.performs_step(StepResult::Diagnosed { log: "no such column".into() });
-    assert_eq!(kept(&scenario), before);
-}
-
-#[test]
 fn earlier_images_that_fail_are_undone_and_nothing_is_blocked() {
     let mut scenario = Scenario::of(config());
     scenario.updated_to(&[('1', '2')]);

@@ -1,4 +1,4 @@
-//! Scenarios of ways back that fail, and can't be undone.
+//! Scenarios of ways back that fail.
 
 use super::*;
 use crate::model::ComposeError;
@@ -48,4 +48,19 @@ fn a_way_back_that_cannot_be_undone_says_nothing_against_the_earlier_image_and_s
         assert!(scenario.service.rollback_stands());
         assert_eq!(scenario.blocked_digest(), blocked.as_ref());
     }
+}
+
+#[test]
+fn an_earlier_image_that_fails_once_stays_one_of_the_proven_images_that_are_kept() {
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2'), ('2', '3')]);
+    let kept = |scenario: &Scenario| scenario.service.durable().images.get(IMAGE).deployed.clone();
+    let before = kept(&scenario);
+    assert!(before.iter().any(|image| image.id == id('2') && image.proven), "{before:?}");
+    assert_eq!(scenario.asked_back(None), ServiceReply::RollingBack(digest('2')));
+    scenario.check(seen('3', '3')).comes_up_on('2');
+    let exit = Container { state: State::Exited, exit_code: 1, ..on('2') };
+    scenario.look(&[&exit]).later(1).look(&[&exit]);
+    scenario.performs_step(StepResult::Diagnosed { log: "no such column".into() });
+    assert_eq!(kept(&scenario), before);
 }
