@@ -120,7 +120,7 @@ fn decided(record: &ServiceStatus, before: &ServiceStatus) -> Option<bool> {
     if record.rollbacks_total > before.rollbacks_total {
         return Some(true);
     }
-    let checks = record.requested_checks.filter(|checks| checks.requested > requested(before))?;
+    let checks = record.requested_checks.as_ref().filter(|checks| checks.requested > requested(before))?;
     (!checks.undecided).then_some(false)
 }
 
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn only_the_check_that_the_rollback_has_requested_decides_that_it_failed() {
         let record = |requested: u64, undecided: bool| ServiceStatus {
-            requested_checks: Some(RequestedChecks { requested, ended: 0, undecided }),
+            requested_checks: Some(RequestedChecks { requested, ended: 0, undecided, tags_unknown: None }),
             ..service_status("web")
         };
         let before = record(1, false);

@@ -193,7 +193,7 @@ pub(super) async fn patiently<T>(
 
 /// The number of requests by name since the agent was started, or since the service was changed by a reload.
 pub(super) fn requested(record: &ServiceStatus) -> u64 {
-    record.requested_checks.map_or(0, |checks| checks.requested)
+    record.requested_checks.as_ref().map_or(0, |checks| checks.requested)
 }
 
 /// When the last deployment ended.
@@ -208,7 +208,7 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
     }
     let failed = |reason: String| Some(end(wait, record, Outcome::Failed, reason));
     let is_decided = || {
-        let checks = record.requested_checks?;
+        let checks = record.requested_checks.as_ref()?;
         (!checks.undecided && checks.ended >= number?).then_some(())
     };
     // What else fails leaves `errored`, a block, or the gate `snapshot`; the failures of the record include the healer's.
@@ -255,6 +255,10 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
     if let Some(wanted) = wait.digest.as_ref().filter(|wanted| !digests.contains(wanted)) {
         let runs = if digests.is_empty() { "nothing".to_owned() } else { digests.join(", ") };
         return failed(format!("{wanted} does not run; what runs: {runs}"));
+    }
+    let tags_unknown = record.requested_checks.as_ref().and_then(|checks| checks.tags_unknown.clone());
+    if let Some(why) = tags_unknown.filter(|_| !is_new && wait.digest.is_none()) {
+        return failed(why);
     }
     // A new image is judged by its probation, whatever has become of it since.
     if let Some(why) = not_well(record).filter(|_| !is_new) {
@@ -360,7 +364,7 @@ mod tests {
             newer: None,
         };
         ServiceStatus {
-            requested_checks: Some(RequestedChecks { requested, ended, undecided }),
+            requested_checks: Some(RequestedChecks { requested, ended, undecided, tags_unknown: None }),
             images: Some(vec![image]),
             ..service_status("web")
         }
@@ -542,6 +546,16 @@ mod tests {
         let of = |digest: &str| outcome(&asked(digest), &record, Some(1)).map(|(outcome, _)| outcome);
         assert_eq!(of(DIGEST), Some(Outcome::UpToDate));
         assert_eq!(of("sha256:bb"), Some(Outcome::Failed));
+    }
+
+    #[test]
+    fn without_a_list_of_the_tags_nothing_is_said_to_be_up_to_date() {
+        let mut record = record(1, 1, false);
+        let why = "the tags of web could not be listed";
+        record.requested_checks.as_mut().unwrap().tags_unknown = Some(why.to_owned());
+        assert_eq!(outcome(&wait(), &record, Some(1)), Some((Outcome::Failed, why.to_owned())));
+        let asked = Wait { digest: Some(DIGEST.to_owned()), ..wait() };
+        assert_eq!(outcome(&asked, &record, Some(1)).unwrap().0, Outcome::UpToDate, "it is known to run");
     }
 
     #[test]

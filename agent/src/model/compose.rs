@@ -70,7 +70,7 @@ impl Model {
         self.volumes.as_ref()?.get(key)
     }
 
-    /// The names of the volumes that the services use and that compose creates: those that are not external.
+    /// The names of the volumes that the services use, that compose creates, and whose data is in the engine's data folder.
     pub fn own_volumes(&self) -> BTreeSet<&str> {
         let mounts = self.services().filter_map(|service| service.element.get("volumes")?.as_array());
         let of_volumes =
@@ -81,7 +81,12 @@ impl Model {
                 .get("external")
                 .is_some_and(|external| !matches!(external, Value::Null | Value::Bool(false)))
         };
-        let own = keys.filter_map(|key| self.volume(key)).filter(|volume| !is_external(volume));
+        let is_elsewhere = |volume: &&Value| {
+            let driver = volume.get("driver").and_then(Value::as_str).unwrap_or("local");
+            volume.pointer("/driver_opts/device").is_some() || driver != "local"
+        };
+        let volumes = keys.filter_map(|key| self.volume(key));
+        let own = volumes.filter(|volume| !is_external(volume) && !is_elsewhere(volume));
         own.filter_map(|volume| volume.get("name")?.as_str()).collect()
     }
 

@@ -143,8 +143,9 @@ pub(crate) fn stable(line: &str) -> String {
             is_value = false;
             continue;
         }
-        // The key of a snapshot that containerd extracts a layer to.
-        if out.ends_with("extract-") && c.is_ascii_digit() {
+        // The key of a snapshot that containerd extracts a layer to: nanoseconds, and something random.
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        if out.ends_with("extract-") && digits >= 4 && rest[digits..].starts_with('-') {
             let is_of_key = |c: &char| c.is_ascii_alphanumeric() || "-_".contains(*c);
             out.push_str("<id>");
             rest = &rest[rest.chars().take_while(is_of_key).count()..];
@@ -500,6 +501,7 @@ mod tests {
             "service web at 02:42:ac:11:00:02 is unhealthy",
             "mkdir /srv/web20240501/data: disk quota exceeded",
             "open /srv/web20240501/compose.yml: no such file or directory",
+            "container shop-extract-1 is unhealthy",
         ] {
             assert_eq!(stable(text), text);
         }

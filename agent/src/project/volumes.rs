@@ -113,7 +113,7 @@ mod tests {
     use crate::model::EngineError;
     use crate::model::image::ImageId;
     use crate::model::image_config::ImageConfig;
-    use crate::ports::snapshot::{Mounter, Volume};
+    use crate::ports::snapshot::{Ended, Mounter, Volume};
 
     fn model() -> Model {
         serde_json::from_value(serde_json::json!({"services": {
@@ -221,6 +221,10 @@ mod tests {
             Ok(())
         }
 
+        async fn ended(&self, _: &[&Path]) -> Result<Vec<Ended>, EngineError> {
+            Ok(Vec::new())
+        }
+
         async fn remove_volume(&self, _: &str) -> Result<(), EngineError> {
             Ok(())
         }
@@ -254,10 +258,14 @@ mod tests {
                 assert!(text.contains("shop_data, shop_logs") && text.contains("redeploy"), "{text}");
             }
         }
-        let without_data: Model =
-            serde_json::from_value(serde_json::json!({"services": {"web": {"volumes": [mount("shared")]}},
-            "volumes": {"shared": {"name": "shared", "external": true}}}))
-            .expect("a model");
+        let without_data: Model = serde_json::from_value(
+            serde_json::json!({"services": {"web": {"volumes": [mount("shared"), mount("nfs")]}},
+            "volumes": {
+                "shared": {"name": "shared", "external": true},
+                "nfs": {"name": "shop_nfs", "driver_opts": {"type": "nfs", "device": ":/srv/shop"}},
+            }}),
+        )
+        .expect("a model");
         assert!(has_any_volume(&OneVolume("none"), &without_data).await.is_ok(), "it has nothing to lose");
     }
 }

@@ -339,6 +339,14 @@ impl ImageMemory {
         self.add_deployed(DeployedImage { id: id.clone(), proven, tags });
     }
 
+    /// Records an image that was proven before those that are known.
+    pub(super) fn note_deployed_earlier(&mut self, id: &ImageId, reference: &Reference) {
+        self.note_deployed(id, true, reference);
+        if let Some(image) = self.deployed.pop() {
+            self.deployed.insert(0, image);
+        }
+    }
+
     /// Records an image that was pulled while nothing used it. It has no tag: the tag stays on the earlier image.
     pub(super) fn note_pulled(&mut self, id: &ImageId) {
         let before = self.take_deployed(id);

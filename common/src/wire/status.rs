@@ -138,7 +138,7 @@ pub struct ServiceStatus {
 }
 
 /// How far the checks are that were requested for this service by a trigger, a redeployment or a rollback.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RequestedChecks {
     /// Number of requests.
     pub requested: u64,
@@ -147,6 +147,9 @@ pub struct RequestedChecks {
     /// Whether something is still to come of what was found: another check, the answer of a gate command or of a warden, or
     /// a deployment.
     pub undecided: bool,
+    /// Why it is not known whether there is a newer tag to deploy: the tags could not be listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tags_unknown: Option<String>,
 }
 
 /// An update that failed on this machine.

@@ -330,6 +330,7 @@ impl Service {
                         let image = image.clone();
                         self.emit(Event::Unblocked(Unblock::UpToDate { image, blocked, remote }), now);
                     }
+                    self.end_unblocked_alarm(view);
                     self.block_newest_failed(&image, view.target().tag.as_deref());
                 }
                 Comparison::FirstStart { .. } => {

@@ -109,11 +109,15 @@ impl Service {
     /// A user requests a check: schedules a look-up, since the tag that is meant may have been pushed just now. `passes`: the
     /// check passes the gates that a trigger passes.
     pub(in crate::service) fn look_up_tags_now(&mut self, passes: bool, now: Timestamp) {
-        if self.tag_pattern().is_some() {
+        if self.tag_pattern().is_none() {
+            return;
+        }
+        // Without the variable, newer tags are only announced.
+        if self.config.tag_variable().is_some() {
             let before = self.maintenance.asked.unwrap_or_default();
             self.maintenance.asked = Some(passes || before);
-            self.tag_was_pushed(now);
         }
+        self.tag_was_pushed(now);
     }
 
     /// Whether a look-up that users have requested is running, or due. None is due before anything is known of the service.

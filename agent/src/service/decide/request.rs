@@ -31,7 +31,8 @@ impl Service {
             || self.awaits_command()
             || self.awaits_tags()
             || self.is_deploying();
-        (requested > 0).then_some(RequestedChecks { requested, ended, undecided })
+        let tags_unknown = self.config.tag_variable().and_then(|_| self.unlisted_tags().next());
+        (requested > 0).then_some(RequestedChecks { requested, ended, undecided, tags_unknown })
     }
 
     /// Handles a user request.

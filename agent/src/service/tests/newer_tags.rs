@@ -540,8 +540,11 @@ fn a_list_of_tags_that_brings_nothing_ends_the_wait_for_it() {
     for found in [FoundTags { errors, ..FoundTags::default() }, none.into()] {
         let mut scenario = asked_for(&ServiceRequest::Check);
         assert!(scenario.looks_for_tags());
+        let is_unknown = !found.errors.is_empty();
         scenario.input(Input::Maintained(MaintenanceResult::NewerTags(found)));
         assert_eq!(scenario.requests(), (1, 1, false));
+        let checks = scenario.record().requested_checks.expect("one was requested");
+        assert_eq!(checks.tags_unknown.is_some(), is_unknown, "{checks:?}");
     }
 }
 

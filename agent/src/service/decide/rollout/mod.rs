@@ -383,9 +383,10 @@ impl Service {
                 continue;
             }
             // What was proven before and is not blocked now stays one of the images that are kept, in its place.
-            let is_proven = is_going_back || memory.was_proven(id);
-            if !is_proven || memory.deployed.iter().all(|known| known.id != *id || !known.proven) {
-                memory.note_deployed(id, is_proven, &change.reference);
+            if !is_going_back && !memory.was_proven(id) {
+                memory.note_deployed(id, false, &change.reference);
+            } else if memory.deployed.iter().all(|known| known.id != *id || !known.proven) {
+                memory.note_deployed_earlier(id, &change.reference);
             }
         }
     }

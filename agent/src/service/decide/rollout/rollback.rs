@@ -11,6 +11,7 @@ use crate::service::event::{
     ContainerSummary, Event, FailedDeployment, Fault, GoBackEnd, GoBackResult, RollbackFailed,
     RollbackProblem,
 };
+use crate::service::observation::ImageView;
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, GoBackReason, ImageChange};
 use crate::service::rollout::probation::{Failed, Failure, Interference, Outcome, Reason};
@@ -105,6 +106,14 @@ impl Service {
         let is_changed = |image: &str| proven.iter().any(|change| change.configured == image);
         let runs = |id: &ImageId| containers.iter().flat_map(|all| all.iter()).any(|c| c.image == *id);
         self.durable.images.forget_unproven(|image, id| !is_changed(image) && runs(id));
+    }
+
+    /// An alarm that has blocked nothing, as that of a way back, ends once another image runs in place of the unproven one.
+    pub(in crate::service) fn end_unblocked_alarm(&mut self, view: &ImageView) {
+        let unproven = &self.durable.images.get(&view.configured).unproven;
+        if unproven.is_some() && !view.running.is_empty() {
+            self.durable.rollback_failed &= self.rollback_stands();
+        }
     }
 
     /// Whether an image is left whose rollback has failed: it is blocked, was not proven, and runs or ran last. It is over once

@@ -47,6 +47,11 @@ fn a_way_back_that_cannot_be_undone_says_nothing_against_the_earlier_image_and_s
         assert!(scenario.service.durable().rollback_failed, "it still needs a person");
         assert!(scenario.service.rollback_stands());
         assert_eq!(scenario.blocked_digest(), blocked.as_ref());
+        if blocked.is_none() {
+            // A person starts image 2.
+            scenario.later(60).check(seen('2', '2')).later(60).check(seen('2', '2'));
+            assert!(!scenario.service.durable().rollback_failed, "another image runs in its place");
+        }
     }
 }
 
