@@ -147,7 +147,7 @@ fn a_network_without_ipv4_differs_unless_the_file_or_the_engine_says_so() {
     let defined = |enabled: Value| json!({ "name": "p_net", "enable_ipv4": enabled });
     let found = |enabled: Value, existing: Value| !of_network(defined(enabled), existing).is_empty();
     let with = |enabled: bool| json!({ "Driver": "bridge", "EnableIPv4": enabled });
-    let swarms = json!({ "Driver": "overlay", "Scope": "swarm", "EnableIPv4": false });
+    let swarms = json!({ "Driver": "bridge", "Scope": "swarm", "EnableIPv4": false });
     for (wanted, actual) in [(json!(false), true), (json!(true), false), (Value::Null, false)] {
         let what = of_network(defined(wanted.clone()), with(actual));
         assert_eq!(what, ["network net (enable_ipv4)"], "{wanted}");

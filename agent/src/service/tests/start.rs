@@ -396,17 +396,17 @@ fn a_failed_start_is_a_fault_until_its_containers_run() {
 #[test]
 fn an_edit_that_another_service_of_the_project_was_the_last_to_apply_is_not_applied_again() {
     let start = Scenario::of(config()).start;
-    let applied = |hash: &str, second: i64| {
-        Some(FilesApplied { hash: hash.into(), at: start + SignedDuration::from_secs(second) })
+    let applied = |hash: &str, ago: i64| {
+        Some(FilesApplied { hash: hash.into(), at: start - SignedDuration::from_secs(ago) })
     };
     // What this service has applied, what another one has applied, and whether the files "two" are applied now.
     for (own, elsewhere, is_applied) in [
         (None, None, true),
-        (None, applied("two", 5), false),
-        (None, applied("one", 5), true),
-        (applied("one", 1), applied("two", 5), false),
+        (None, applied("two", 1), false),
+        (None, applied("one", 1), true),
+        (applied("one", 5), applied("two", 1), false),
         // They were edited and put back: the other one has not seen the edit between.
-        (applied("one", 5), applied("two", 1), true),
+        (applied("one", 1), applied("two", 5), true),
     ] {
         let watching = ServiceConfig { compose_watch: true, auto_update: false, ..config() };
         let durable =
