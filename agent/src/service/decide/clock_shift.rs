@@ -48,49 +48,13 @@ impl Service {
 impl Durable {
     /// Shifts the times of the durable state.
     pub(in crate::service) fn shift(&mut self, by: SignedDuration) {
-        let moved = |at: &mut Timestamp| move_by(at, by);
-        let moved_if = |at: &mut Option<Timestamp>| at.iter_mut().for_each(moved);
         if let Some(deployment) = &mut self.deployment {
-            moved(&mut deployment.begun);
-            moved(&mut deployment.since);
             deployment.outage.forget();
-            if let Some(probation) = deployment.phase.probation_mut() {
-                moved(&mut probation.since);
-                probation.seen.values_mut().for_each(|seen| moved_if(&mut seen.unknown_since));
-            }
-            if let Some(watch) = deployment.phase.watch_mut() {
-                moved_if(&mut watch.steady_since);
-                moved_if(&mut watch.done_since);
-                moved_if(&mut watch.unchanged_since);
-            }
         }
-        if let Some(last) = &mut self.last_deployment {
-            moved(&mut last.at);
-        }
-        if let Some(watch) = &mut self.watch {
-            moved(&mut watch.until);
-        }
-        self.postponed.iter_mut().for_each(|one| moved(&mut one.until));
-        let not_copied = self.images.iter_mut().filter_map(|(_, memory)| memory.not_copied.as_mut());
-        not_copied.for_each(|one| moved(&mut one.until));
-        self.images.iter_mut().for_each(|(_, memory)| moved_if(&mut memory.behind_since));
-        for found in self.images.found_mut() {
-            moved(&mut found.first_seen);
-            moved_if(&mut found.not_before);
-            moved_if(&mut found.unread_since);
-        }
-        for restart in self.restart_states.values_mut() {
-            moved_if(&mut restart.last_restart);
-            moved_if(&mut restart.watched_since);
-            moved_if(&mut restart.well_since);
-            moved_if(&mut restart.told_at);
-            restart.problem.iter_mut().for_each(|problem| moved(&mut problem.since));
-        }
-        if let Some(applied) = &mut self.files_applied {
-            moved(&mut applied.at);
-        }
+        self.change_times(SignedDuration::MAX, &|at, _| move_by(at, by));
+        self.images.found_mut().for_each(|found| move_by(&mut found.first_seen, by));
         if let Some(clock) = &mut self.clock {
-            moved(&mut clock.at);
+            move_by(&mut clock.at, by);
             clock.is_behind &= by.is_negative();
         }
     }
@@ -98,47 +62,62 @@ impl Durable {
     /// Sets times back that lie further ahead than they may, because the clock was ahead when they were recorded, or is behind
     /// now: nothing has begun after now, and nothing ends later than if it began now. `watch`: how long an update is watched.
     pub(in crate::service) fn cap(&mut self, now: Timestamp, watch: Option<SignedDuration>) {
-        let cap = |at: &mut Timestamp| *at = (*at).min(now);
-        let cap_if = |at: &mut Option<Timestamp>| at.iter_mut().for_each(cap);
-        let cap_end = |at: &mut Timestamp, longest: SignedDuration| {
-            *at = (*at).min(now.checked_add(longest).unwrap_or(Timestamp::MAX));
+        let cap = |at: &mut Timestamp, longest: Option<SignedDuration>| {
+            let latest = now.checked_add(longest.unwrap_or_default()).unwrap_or(Timestamp::MAX);
+            *at = (*at).min(latest);
         };
+        self.change_times(watch.unwrap_or(SignedDuration::MAX), &cap);
+        if let Some(watch) = &mut self.watch {
+            cap(&mut watch.since, None);
+        }
+    }
+
+    /// Changes each time that is compared with the clock, but those at which digests were first seen. With the end of something
+    /// comes the longest that it takes, which is `watch` for what is watched after an update.
+    fn change_times(
+        &mut self,
+        watch: SignedDuration,
+        change: &impl Fn(&mut Timestamp, Option<SignedDuration>),
+    ) {
+        let since = |at: &mut Timestamp| change(at, None);
+        let since_if = |at: &mut Option<Timestamp>| at.iter_mut().for_each(since);
         if let Some(deployment) = &mut self.deployment {
-            cap(&mut deployment.begun);
-            cap(&mut deployment.since);
+            since(&mut deployment.begun);
+            since(&mut deployment.since);
             if let Some(probation) = deployment.phase.probation_mut() {
-                cap(&mut probation.since);
-                probation.seen.values_mut().for_each(|seen| cap_if(&mut seen.unknown_since));
+                since(&mut probation.since);
+                probation.seen.values_mut().for_each(|seen| since_if(&mut seen.unknown_since));
             }
             if let Some(watch) = deployment.phase.watch_mut() {
-                cap_if(&mut watch.steady_since);
-                cap_if(&mut watch.done_since);
-                cap_if(&mut watch.unchanged_since);
+                since_if(&mut watch.steady_since);
+                since_if(&mut watch.done_since);
+                since_if(&mut watch.unchanged_since);
             }
         }
         if let Some(last) = &mut self.last_deployment {
-            cap(&mut last.at);
+            since(&mut last.at);
         }
-        if let (Some(watched), Some(longest)) = (&mut self.watch, watch) {
-            cap(&mut watched.since);
-            cap_end(&mut watched.until, longest);
+        if let Some(watched) = &mut self.watch {
+            change(&mut watched.until, Some(watch));
         }
-        self.postponed.iter_mut().for_each(|one| cap_end(&mut one.until, LONGEST_WAIT));
-        let not_copied = self.images.iter_mut().filter_map(|(_, memory)| memory.not_copied.as_mut());
-        not_copied.for_each(|one| cap_end(&mut one.until, LONGEST_WAIT));
+        self.postponed.iter_mut().for_each(|one| change(&mut one.until, Some(LONGEST_WAIT)));
+        for (_, memory) in self.images.iter_mut() {
+            memory.not_copied.iter_mut().for_each(|one| change(&mut one.until, Some(LONGEST_WAIT)));
+            since_if(&mut memory.behind_since);
+        }
         for found in self.images.found_mut() {
-            cap_if(&mut found.not_before);
-            cap_if(&mut found.unread_since);
+            since_if(&mut found.not_before);
+            since_if(&mut found.unread_since);
         }
         for restart in self.restart_states.values_mut() {
-            cap_if(&mut restart.last_restart);
-            cap_if(&mut restart.watched_since);
-            cap_if(&mut restart.well_since);
-            cap_if(&mut restart.told_at);
-            restart.problem.iter_mut().for_each(|problem| cap(&mut problem.since));
+            since_if(&mut restart.last_restart);
+            since_if(&mut restart.watched_since);
+            since_if(&mut restart.well_since);
+            since_if(&mut restart.told_at);
+            restart.problem.iter_mut().for_each(|problem| since(&mut problem.since));
         }
         if let Some(applied) = &mut self.files_applied {
-            cap(&mut applied.at);
+            since(&mut applied.at);
         }
     }
 }
