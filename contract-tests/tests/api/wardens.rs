@@ -199,9 +199,17 @@ fn ask(number: usize) -> FleetAsk {
 async fn forty_concurrent_lease_requests_are_all_answered() {
     let warden = Warden::start(&store()).await;
     let agent = agent_of(&[&warden]);
-    let asks: Vec<_> = (0..40).map(ask).collect();
-    for answer in join_all(asks.iter().map(|ask| agent.ask(ask))).await {
-        assert_eq!(answer.map(|answer| answer.answer), Ok(Permission::Go));
+    let mut asks: Vec<_> = (0..40).map(ask).collect();
+    // On a busy machine the warden may answer that its store takes too long: then an agent asks again.
+    while !asks.is_empty() {
+        let answers = join_all(asks.iter().map(|ask| agent.ask(ask))).await;
+        let answers: Vec<_> = answers.into_iter().map(|answer| answer.map(|answer| answer.answer)).collect();
+        assert!(
+            answers.iter().all(|answer| matches!(answer, Ok(Permission::Go | Permission::Wait))),
+            "{answers:?}"
+        );
+        let mut is_open = answers.iter().map(|answer| *answer == Ok(Permission::Wait));
+        asks.retain(|_| is_open.next() == Some(true));
     }
     assert_eq!(warden.collector.live_leases(), 40);
     warden.finish().await;

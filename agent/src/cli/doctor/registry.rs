@@ -51,8 +51,10 @@ fn of(fault: &str, images: &[&ConfiguredImage]) -> Finding {
 }
 
 fn remedy(fault: &str, image: &ConfiguredImage, host: &str) -> (Severity, String) {
-    let says = |words: &[&str]| words.iter().any(|word| fault.contains(word));
-    // The name of an image may contain any of the words below.
+    // Names of hosts and images may contain any of the words below, and a port any number.
+    let cause = fault.strip_prefix(&format!("registry {host}: ")).unwrap_or(fault);
+    let cause = cause.split_once(" for ").map_or(cause, |(cause, _)| cause);
+    let says = |words: &[&str]| words.iter().any(|word| cause.contains(word));
     let is_missing = is_not_in_registry(fault);
     if !is_missing && says(&["429", "too many requests", "rate limit"]) {
         let remedy = format!("raise registry.poll_interval, or log in: `sudo docker login {host}`");
@@ -176,6 +178,12 @@ mod tests {
                 "docker logout ghcr.io",
             ),
             ("ghcr.io/a/b:1", "registry ghcr.io: 429 too many requests", Warning, "poll_interval"),
+            (
+                "127.0.0.1:24290/web-429",
+                "registry 127.0.0.1:24290: 401 unauthorized for web-429 (it asks for neither a Basic nor a Bearer login)",
+                Error,
+                "docker login 127.0.0.1:24290",
+            ),
             (
                 "web",
                 "registry localhost:5000: connection refused",
