@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A response.
 #[derive(Debug, Clone)]
@@ -123,6 +123,10 @@ fn parse(raw: &[u8], head_only: bool) -> io::Result<Reply> {
         (false, true) => dechunk(rest).ok_or_else(|| broken("broken chunks"))?,
         (false, false) => rest.to_vec(),
     };
+    let length = headers.iter().find(|(name, _)| name == "content-length").and_then(|(_, n)| n.parse().ok());
+    if !head_only && status != 304 && length.is_some_and(|length: usize| body.len() < length) {
+        return Err(io::Error::other(format!("{} of {length:?} bytes came", body.len())));
+    }
     Ok(Reply { status, headers, body })
 }
 
