@@ -72,18 +72,7 @@ pub(super) fn complete(from: &Path, to: &Path, report: &Report) -> Result<(), Sn
 pub(super) fn contents(from: &Path, to: &Path, report: &Report) -> Result<(), SnapshotError> {
     let (source, target) = (Folder::open(from)?, Folder::open(to)?);
     let seen = source.handle.metadata().map_err(because("read", from))?;
-    let mut copying = Copying {
-        device: seen.dev(),
-        root: target.inside(OsStr::new("")),
-        links: HashMap::new(),
-        can_share: true,
-        bytes: 0,
-        unsynced: 0,
-        clone: clone_file,
-        range: copy_range,
-        sync: sync_file_system,
-        report,
-    };
+    let mut copying = Copying::new(seen.dev(), target.inside(OsStr::new("")), report);
     copying.folder(&source, &target, Path::new(""), 0)?;
     let here = |folder: &Folder| folder.inside(OsStr::new("."));
     attributes::copy(&here(&source), &seen, &here(&target)).map_err(because("give its attributes to", to))?;
@@ -262,7 +251,22 @@ fn shorter() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "it is shorter than its size says")
 }
 
-impl Copying<'_> {
+impl<'a> Copying<'a> {
+    fn new(device: u64, root: PathBuf, report: &'a Report) -> Self {
+        Self {
+            device,
+            root,
+            links: HashMap::new(),
+            can_share: true,
+            bytes: 0,
+            unsynced: 0,
+            clone: clone_file,
+            range: copy_range,
+            sync: sync_file_system,
+            report,
+        }
+    }
+
     fn folder(&mut self, from: &Folder, to: &Folder, at: &Path, depth: usize) -> Result<(), SnapshotError> {
         if depth > MAX_DEPTH {
             return Err(too_deep(&from.path));
@@ -392,18 +396,7 @@ mod tests {
     use super::*;
 
     fn copying(report: &Report) -> Copying<'_> {
-        Copying {
-            device: 0,
-            root: PathBuf::new(),
-            links: HashMap::new(),
-            can_share: false,
-            bytes: 0,
-            unsynced: 0,
-            clone: clone_file,
-            range: copy_range,
-            sync: sync_file_system,
-            report,
-        }
+        Copying { can_share: false, ..Copying::new(0, PathBuf::new(), report) }
     }
 
     #[test]

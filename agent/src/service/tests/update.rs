@@ -181,14 +181,20 @@ fn a_rollback_to_a_previously_unhealthy_container_succeeds_if_it_is_unhealthy_ag
     assert_eq!(scenario.last().event, Kind::ROLLED_BACK);
 }
 
-#[test]
-fn after_a_rollback_the_record_says_why_since_when_and_that_the_old_image_runs() {
+/// The new image has crashed, and this container of the old one is on probation.
+fn brought_back() -> (Scenario, Container) {
     let mut scenario = Scenario::of(config());
     let (old, new, back) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2), on("web", IMAGE, "v1", 3));
     scenario.brings_up(&[&old], &[&new]);
     let crashed = Container { state: State::Exited, exit_code: 3, ..new };
     scenario.at(2).look(&[&crashed]).at(3).look(&[&crashed]);
     scenario.rolls_back(&[&back]);
+    (scenario, back)
+}
+
+#[test]
+fn after_a_rollback_the_record_says_why_since_when_and_that_the_old_image_runs() {
+    let (mut scenario, back) = brought_back();
     scenario.at(400).look(&[&back]);
     let record = scenario.record();
     let failed = record.failed_update.clone().unwrap();
@@ -341,12 +347,7 @@ fn a_changed_grace_applies_from_the_next_deployment_on() {
 
 #[test]
 fn a_reload_does_not_bring_up_again_what_is_on_probation_after_a_rollback() {
-    let mut scenario = Scenario::of(config());
-    let (old, new, back) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2), on("web", IMAGE, "v1", 3));
-    scenario.brings_up(&[&old], &[&new]);
-    let crashed = Container { state: State::Exited, exit_code: 3, ..new };
-    scenario.at(2).look(&[&crashed]).at(3).look(&[&crashed]);
-    scenario.rolls_back(&[&back]);
+    let (mut scenario, back) = brought_back();
     scenario.at(5).look(&[&back]).event("web-3", EventKind::Stop);
     scenario.reconfigures(config());
     assert_eq!(scenario.act(), None, "somebody has stopped it");
