@@ -228,6 +228,8 @@ profile=push
 if [ -n "$ALL" ]; then
     profile=nightly
     export EVENKEEL_EVERY_CALL=1 EVENKEEL_LIVES="${EVENKEEL_LIVES:-5000}"
+    # A fleet takes as long as several lives.
+    export EVENKEEL_FLEETS="${EVENKEEL_FLEETS:-1000}"
     export EVENKEEL_FUZZ_ROUNDS="${EVENKEEL_FUZZ_ROUNDS:-4000}"
     if ! bring_proxies_image; then
         say "NOT RUN: handovers under load (the proxies' packages can't be fetched from here)"

@@ -20,6 +20,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+/// Number of fleets, unless `EVENKEEL_FLEETS` sets it.
 const FLEETS: u64 = 200;
 /// Duration of one step, in seconds.
 const STEP: i64 = 5;
@@ -511,8 +512,8 @@ async fn a_lease_of_a_dead_machine_ends_although_the_store_fails_again_and_again
 #[tokio::test(start_paused = true)]
 async fn a_bad_digest_fails_on_one_machine_and_no_update_is_held_forever() {
     let (mut hurt, mut excused, mut ringed, mut limited) = (0, 0, 0, 0);
-    let fleets = std::env::var("EVENKEEL_LIVES").ok();
-    let fleets = fleets.map_or(FLEETS, |count| count.parse().expect("EVENKEEL_LIVES is a number"));
+    let fleets = std::env::var("EVENKEEL_FLEETS").ok();
+    let fleets = fleets.map_or(FLEETS, |count| count.parse().expect("EVENKEEL_FLEETS is a number"));
     for seed in 0..fleets {
         let mut world = World::new(seed);
         world.run().await;
