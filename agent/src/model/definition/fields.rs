@@ -3,10 +3,10 @@
 //! A field that the files do not set has the value of the image, or the engine's default. Where neither is known, it is
 //! not compared: unknown is not different.
 
-pub(super) mod proxies;
+mod proxies;
 mod security;
 mod uncommon;
-pub(super) mod updated;
+mod updated;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -34,105 +34,14 @@ const API_SOCKET: &str = "/var/run/docker.sock";
 const API_SOCKET_VARIABLE: (&str, &str) = ("DOCKER_CONFIG", "/run/secrets/docker");
 
 /// The values that are compared.
-struct Sides<'a> {
+pub(super) struct Sides<'a> {
     /// The compose service.
-    service: &'a Value,
-    model: &'a Model,
+    pub(super) service: &'a Value,
+    pub(super) model: &'a Model,
     /// The container's inspection.
-    container: &'a Value,
+    pub(super) container: &'a Value,
     /// The configuration of its image, if known.
-    image: Option<&'a Value>,
-}
-
-/// Returns the fields that differ. Values are not named, because they may be secret.
-pub(super) fn differences(
-    service: &Value,
-    model: &Model,
-    container: &Value,
-    image: Option<&Value>,
-) -> Vec<String> {
-    let sides = Sides { service, model, container, image };
-    let mut what = sides.environment();
-    what.extend(sides.labels());
-    what.extend(sides.mounts());
-    let single: [(&str, bool); 36] = [
-        ("command", sides.command_differs()),
-        ("entrypoint", sides.entrypoint_differs()),
-        ("user", sides.text_differs("user", "/Config/User", "/User")),
-        ("working_dir", sides.text_differs("working_dir", "/Config/WorkingDir", "/WorkingDir")),
-        ("stop_signal", sides.text_differs("stop_signal", "/Config/StopSignal", "/StopSignal")),
-        ("hostname", sides.hostname_differs()),
-        ("stop_grace_period", sides.stop_grace_period_differs()),
-        ("tty", sides.flag_differs("tty", "/Config/Tty")),
-        ("stdin_open", sides.flag_differs("stdin_open", "/Config/OpenStdin")),
-        ("privileged", sides.flag_differs("privileged", "/HostConfig/Privileged")),
-        ("read_only", sides.flag_differs("read_only", "/HostConfig/ReadonlyRootfs")),
-        ("init", sides.flag_differs("init", "/HostConfig/Init")),
-        ("restart", sides.restart_differs()),
-        ("cap_add", sides.capabilities_differ("cap_add", "/HostConfig/CapAdd")),
-        ("cap_drop", sides.capabilities_differ("cap_drop", "/HostConfig/CapDrop")),
-        ("security_opt", sides.security_differs()),
-        ("devices", sides.devices_differ()),
-        ("ports", sides.ports_differ()),
-        ("networks", sides.networks_differ()),
-        ("network_mode", sides.network_mode_differs()),
-        ("pid", sides.namespace_differs("pid", "/HostConfig/PidMode")),
-        ("ipc", sides.namespace_differs("ipc", "/HostConfig/IpcMode")),
-        ("tmpfs", sides.tmpfs_differs()),
-        ("shm_size", sides.shm_size_differs()),
-        ("memory limit", sides.memory_differs()),
-        ("memory reservation", sides.reservation_differs()),
-        ("cpu limit", sides.cpus_differ()),
-        ("cpu_shares", sides.number_differs(&["/cpu_shares"], "/HostConfig/CpuShares")),
-        ("pids limit", sides.pids_differ()),
-        ("cpuset", sides.plain_text_differs("cpuset", "/HostConfig/CpusetCpus")),
-        ("ulimits", sides.ulimits_differ()),
-        ("sysctls", sides.sysctls_differ()),
-        ("extra_hosts", sides.extra_hosts_differ()),
-        ("dns", sides.list_differs("dns", "/HostConfig/Dns")),
-        ("logging", sides.logging_differs()),
-        ("healthcheck", sides.healthcheck_differs()),
-    ];
-    what.extend(single.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name.to_owned()));
-    if sides.list_differs("group_add", "/HostConfig/GroupAdd") {
-        what.push("group_add".to_owned());
-    }
-    if sides.name_differs() {
-        what.push("container_name".to_owned());
-    }
-    what.extend(sides.uncommon());
-    what
-}
-
-/// Returns the networks that a container is connected to and that its definition does not name: compose connects it to no
-/// others, so that somebody did later.
-pub(super) fn connected_since(name: &str, model: &Model, container: &Value) -> Vec<String> {
-    let Some(service) = model.service(name) else { return Vec::new() };
-    let sides = Sides { service: service.element(), model, container, image: None };
-    sides.other_networks().unwrap_or_default()
-}
-
-/// Reports whether a container is not connected to a network that its definition names: the network has another name since.
-pub(super) fn lacks_network(name: &str, model: &Model, container: &Value) -> bool {
-    let Some(service) = model.service(name) else { return false };
-    let sides = Sides { service: service.element(), model, container, image: None };
-    sides.networks().is_some_and(|(wanted, actual)| wanted.iter().any(|name| !actual.contains(name)))
-}
-
-/// Returns the mounts of a container whose volume or file is another one by now: a hash has only the keys that the service
-/// knows them by.
-pub(super) fn moved_mounts(name: &str, model: &Model, container: &Value) -> Vec<String> {
-    let Some(service) = model.service(name) else { return Vec::new() };
-    let sides = Sides { service: service.element(), model, container, image: None };
-    sides.moved_mounts()
-}
-
-/// Reports whether a container binds what the rendered definition has below `home` under another folder: `~` was the home
-/// directory of another user when it was made.
-pub(super) fn binds_below_another_home(name: &str, model: &Model, container: &Value, home: &str) -> bool {
-    let Some(service) = model.service(name) else { return false };
-    let sides = Sides { service: service.element(), model, container, image: None };
-    sides.binds_below_another(Path::new(home))
+    pub(super) image: Option<&'a Value>,
 }
 
 /// Reports whether compose changes a service further before it computes the hash for the label, so that no hash of the files
@@ -148,6 +57,60 @@ pub(super) fn is_completed_by_up(service: &Value) -> bool {
 }
 
 impl Sides<'_> {
+    /// Returns the fields that differ. Values are not named, because they may be secret.
+    pub(super) fn differences(&self) -> Vec<String> {
+        let mut what = self.environment();
+        what.extend(self.labels());
+        what.extend(self.mounts());
+        let single: [(&str, bool); 36] = [
+            ("command", self.command_differs()),
+            ("entrypoint", self.entrypoint_differs()),
+            ("user", self.text_differs("user", "/Config/User", "/User")),
+            ("working_dir", self.text_differs("working_dir", "/Config/WorkingDir", "/WorkingDir")),
+            ("stop_signal", self.text_differs("stop_signal", "/Config/StopSignal", "/StopSignal")),
+            ("hostname", self.hostname_differs()),
+            ("stop_grace_period", self.stop_grace_period_differs()),
+            ("tty", self.flag_differs("tty", "/Config/Tty")),
+            ("stdin_open", self.flag_differs("stdin_open", "/Config/OpenStdin")),
+            ("privileged", self.flag_differs("privileged", "/HostConfig/Privileged")),
+            ("read_only", self.flag_differs("read_only", "/HostConfig/ReadonlyRootfs")),
+            ("init", self.flag_differs("init", "/HostConfig/Init")),
+            ("restart", self.restart_differs()),
+            ("cap_add", self.capabilities_differ("cap_add", "/HostConfig/CapAdd")),
+            ("cap_drop", self.capabilities_differ("cap_drop", "/HostConfig/CapDrop")),
+            ("security_opt", self.security_differs()),
+            ("devices", self.devices_differ()),
+            ("ports", self.ports_differ()),
+            ("networks", self.networks_differ()),
+            ("network_mode", self.network_mode_differs()),
+            ("pid", self.namespace_differs("pid", "/HostConfig/PidMode")),
+            ("ipc", self.namespace_differs("ipc", "/HostConfig/IpcMode")),
+            ("tmpfs", self.tmpfs_differs()),
+            ("shm_size", self.shm_size_differs()),
+            ("memory limit", self.memory_differs()),
+            ("memory reservation", self.reservation_differs()),
+            ("cpu limit", self.cpus_differ()),
+            ("cpu_shares", self.number_differs(&["/cpu_shares"], "/HostConfig/CpuShares")),
+            ("pids limit", self.pids_differ()),
+            ("cpuset", self.plain_text_differs("cpuset", "/HostConfig/CpusetCpus")),
+            ("ulimits", self.ulimits_differ()),
+            ("sysctls", self.sysctls_differ()),
+            ("extra_hosts", self.extra_hosts_differ()),
+            ("dns", self.list_differs("dns", "/HostConfig/Dns")),
+            ("logging", self.logging_differs()),
+            ("healthcheck", self.healthcheck_differs()),
+        ];
+        what.extend(single.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name.to_owned()));
+        if self.list_differs("group_add", "/HostConfig/GroupAdd") {
+            what.push("group_add".to_owned());
+        }
+        if self.name_differs() {
+            what.push("container_name".to_owned());
+        }
+        what.extend(self.uncommon());
+        what
+    }
+
     fn wanted(&self, key: &str) -> Option<&Value> {
         self.service.get(key).filter(|value| !value.is_null())
     }
@@ -323,7 +286,9 @@ impl Sides<'_> {
         all
     }
 
-    fn binds_below_another(&self, home: &Path) -> bool {
+    /// Reports whether the container binds what the rendered definition has below `home` under another folder: `~` was the
+    /// home directory of another user when it was made.
+    pub(super) fn binds_below_another(&self, home: &Path) -> bool {
         let volumes = self.wanted("volumes").and_then(Value::as_array).into_iter().flatten();
         let binds = volumes.filter(|volume| text(volume, "type") == "bind");
         let binds = binds.map(|bind| (unescaped(text(bind, "target")), unescaped(text(bind, "source"))));
@@ -344,7 +309,9 @@ impl Sides<'_> {
         home.parent().is_some() && binds.chain(files).any(is_elsewhere)
     }
 
-    fn moved_mounts(&self) -> Vec<String> {
+    /// Returns the mounts of the container whose volume or file is another one by now: a hash has only the keys that the
+    /// service knows them by.
+    pub(super) fn moved_mounts(&self) -> Vec<String> {
         let mut wanted: Vec<(String, &str, String)> = Vec::new();
         for volume in self.wanted("volumes").and_then(Value::as_array).into_iter().flatten() {
             if text(volume, "type") == "volume"
@@ -541,10 +508,18 @@ impl Sides<'_> {
         Some((wanted.collect(), actual.keys().cloned().collect()))
     }
 
-    fn other_networks(&self) -> Option<Vec<String>> {
-        let (wanted, mut actual) = self.networks()?;
+    /// Returns the networks that the container is connected to and that its definition does not name: compose connects it to
+    /// no others, so that somebody did later.
+    pub(super) fn other_networks(&self) -> Vec<String> {
+        let Some((wanted, mut actual)) = self.networks() else { return Vec::new() };
         actual.retain(|name| !wanted.contains(name));
-        Some(actual)
+        actual
+    }
+
+    /// Reports whether the container is not connected to a network that its definition names: the network has another name
+    /// since.
+    pub(super) fn lacks_network(&self) -> bool {
+        self.networks().is_some_and(|(wanted, actual)| wanted.iter().any(|name| !actual.contains(name)))
     }
 
     fn network_name(&self, key: &str) -> String {

@@ -13,12 +13,14 @@ mod networks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::Path;
 
 use evenkeel_common::config::expand::is_shown;
 use evenkeel_common::wire::MountRecord;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use self::fields::Sides;
 pub(crate) use self::fields::{cleaned, unescaped};
 use super::compose::{Model, ModelService};
 use super::container::Container;
@@ -158,31 +160,35 @@ impl Rendered {
         let mut all: Vec<Difference> = Vec::new();
         for name in services {
             let (mut what, mut connected): (Vec<String>, BTreeSet<String>) = Default::default();
+            let mut is_of_another_home = false;
             for container in running.of_service(name) {
-                if !self.is_known_hash(name, label(container, HASH_LABEL)) {
-                    what.extend(self.difference(name, container, running));
+                let is_known = self.is_known_hash(name, label(container, HASH_LABEL));
+                let Some(service) = self.model.service(name) else {
+                    what.extend((!is_known).then(|| "it is not in the compose files".to_owned()));
                     continue;
+                };
+                let image = running.image(container);
+                let sides = Sides { service: service.element(), model: &self.model, container, image };
+                if is_known {
+                    what.extend(sides.moved_mounts());
+                    let changed = sides.changed_since().into_iter();
+                    what.extend(changed.map(|what| format!("{what}{CHANGED_SINCE}")));
+                    let others = sides.other_networks();
+                    if !sides.lacks_network() {
+                        connected.extend(others);
+                    } else if !others.is_empty() {
+                        what.push("networks".to_owned());
+                    }
+                } else {
+                    what.extend(self.difference(service, &sides));
                 }
-                what.extend(fields::moved_mounts(name, &self.model, container));
-                if !fields::lacks_network(name, &self.model, container) {
-                    connected.extend(fields::connected_since(name, &self.model, container));
-                } else if !fields::connected_since(name, &self.model, container).is_empty() {
-                    what.push("networks".to_owned());
+                if let Some(set) = &self.proxies {
+                    let variables = sides.proxies(set).into_iter();
+                    what.extend(variables.map(|variable| format!("environment {variable}{OF_PROXIES}")));
                 }
+                is_of_another_home |= sides.binds_below_another(Path::new(&self.home));
             }
             what.extend(connected.iter().map(|network| format!("network {network} (connected since)")));
-            let is_known = |c: &&Value| self.is_known_hash(name, label(c, HASH_LABEL));
-            for container in running.of_service(name).filter(is_known) {
-                let changed = fields::updated::changed_since(name, &self.model, container);
-                what.extend(changed.into_iter().map(|what| format!("{what}{CHANGED_SINCE}")));
-            }
-            if let Some(set) = &self.proxies {
-                let of_container = |container: &Value| {
-                    fields::proxies::differences(name, &self.model, container, running.image(container), set)
-                };
-                let all = running.of_service(name).flat_map(of_container);
-                what.extend(all.map(|variable| format!("environment {variable}{OF_PROXIES}")));
-            }
             if running.of_service(name).next().is_some() && !self.incomplete.is_empty() {
                 let copied = copied::used_by(&self.model, std::slice::from_ref(name));
                 what.extend(copied.into_keys().filter(|file| self.incomplete.contains(file)));
@@ -192,7 +198,7 @@ impl Rendered {
             if !what.is_empty() {
                 let connected = connected.into_iter().collect();
                 let mut unset = self.unset.clone();
-                if self.binds_below_another_home(name, running) && !unset.iter().any(|name| name == HOME) {
+                if is_of_another_home && !unset.iter().any(|name| name == HOME) {
                     unset.push(HOME.to_owned());
                 }
                 all.push(Difference { service: name.clone(), what, unset, connected });
@@ -202,17 +208,10 @@ impl Rendered {
         all
     }
 
-    fn binds_below_another_home(&self, name: &str, running: &Running) -> bool {
-        let is_elsewhere = |c: &Value| fields::binds_below_another_home(name, &self.model, c, &self.home);
-        running.of_service(name).any(is_elsewhere)
-    }
-
-    fn difference(&self, name: &str, container: &Value, running: &Running) -> Vec<String> {
-        let Some(service) = self.model.service(name) else {
-            return vec!["it is not in the compose files".to_owned()];
-        };
-        let found = fields::differences(service.element(), &self.model, container, running.image(container));
-        let is_same_compose = !self.version.is_empty() && label(container, VERSION_LABEL) == self.version;
+    fn difference(&self, service: ModelService<'_>, sides: &Sides<'_>) -> Vec<String> {
+        let found = sides.differences();
+        let is_same_compose =
+            !self.version.is_empty() && label(sides.container, VERSION_LABEL) == self.version;
         if found.is_empty()
             && is_same_compose
             && !self.hashes.is_empty()
@@ -319,10 +318,13 @@ impl Running {
 /// this model names. The hash of their definition may be the same.
 pub fn moved_services(model: &Model, containers: &[Container]) -> Vec<String> {
     let is_moved = |c: &&Container| {
+        let Some(service) = model.service(&c.compose_service) else { return false };
         let mount =
             |m: &MountRecord| json!({ "Name": m.name, "Source": m.source, "Destination": m.destination });
         let mounts: Vec<Value> = c.mounts.iter().map(mount).collect();
-        !fields::moved_mounts(&c.compose_service, model, &json!({ "Mounts": mounts })).is_empty()
+        let container = json!({ "Mounts": mounts });
+        let sides = Sides { service: service.element(), model, container: &container, image: None };
+        !sides.moved_mounts().is_empty()
     };
     let moved: BTreeSet<&str> =
         containers.iter().filter(is_moved).map(|c| c.compose_service.as_str()).collect();

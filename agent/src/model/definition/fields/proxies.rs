@@ -2,26 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-
 use super::{PROXIES, Sides, variables};
-use crate::model::compose::Model;
-
-/// Returns the proxy variables that a new container of this service would not have as this one has them. `set`: those that
-/// compose adds.
-pub(in crate::model::definition) fn differences(
-    name: &str,
-    model: &Model,
-    container: &Value,
-    image: Option<&Value>,
-    set: &BTreeMap<String, String>,
-) -> Vec<String> {
-    let Some(service) = model.service(name) else { return Vec::new() };
-    Sides { service: service.element(), model, container, image }.proxies(set)
-}
 
 impl Sides<'_> {
-    fn proxies(&self, set: &BTreeMap<String, String>) -> Vec<String> {
+    /// Returns the proxy variables that a new container of this service would not have as this one has them. `set`: those that
+    /// compose adds.
+    pub(in crate::model::definition) fn proxies(&self, set: &BTreeMap<String, String>) -> Vec<String> {
         // Podman adds those of its own surroundings.
         if self.is_podman() || self.image.is_none() {
             return Vec::new();

@@ -80,14 +80,14 @@ impl Sides<'_> {
 mod tests {
     use serde_json::json;
 
-    use super::super::differences;
     use super::*;
     use crate::model::compose::Model;
 
     /// The fields that differ between a service and a container with these settings of its host.
     fn of(service: &Value, host: &Value) -> Vec<String> {
         let container = json!({ "HostConfig": host });
-        differences(service, &Model::default(), &container, Some(&json!({})))
+        let (model, image) = (Model::default(), json!({}));
+        Sides { service, model: &model, container: &container, image: Some(&image) }.differences()
     }
 
     #[test]

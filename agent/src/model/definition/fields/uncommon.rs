@@ -244,7 +244,6 @@ fn device_request(request: &Value, names: &Names, implied: Option<&str>) -> Devi
 mod tests {
     use serde_json::json;
 
-    use super::super::differences;
     use super::*;
     use crate::model::compose::Model;
 
@@ -252,7 +251,9 @@ mod tests {
     fn variables_that_podman_sets_by_itself_differ_only_if_the_files_name_them() {
         let found = |service: Value, runtime: &str, variables: &[&str]| {
             let container = json!({ "Config": { "Env": variables }, "HostConfig": { "Runtime": runtime } });
-            differences(&service, &Model::default(), &container, Some(&json!({ "Env": ["PATH=/bin"] })))
+            let (model, image) = (Model::default(), json!({ "Env": ["PATH=/bin"] }));
+            Sides { service: &service, model: &model, container: &container, image: Some(&image) }
+                .differences()
         };
         let set = ["container=podman", "HOME=/root", "HOSTNAME=0123456789ab", "TERM=xterm", "PATH=/sbin"];
         let none: [&str; 0] = [];

@@ -1,26 +1,14 @@
 //! What `docker update` changes of a container that exists. The engine does not report that it was changed, and a hash is that
 //! of the definition that the container was made from, so that these settings are compared even if the hash is known.
 
-use serde_json::Value;
-
 use super::{Sides, amount, plain};
-use crate::model::compose::Model;
 
 /// The restart policies that compose passes to the engine as they are.
 const POLICIES: [&str; 5] = ["", "no", "always", "on-failure", "unless-stopped"];
 
-/// Returns the settings of a container that are no longer those that it was made with.
-pub(in crate::model::definition) fn changed_since(
-    name: &str,
-    model: &Model,
-    container: &Value,
-) -> Vec<&'static str> {
-    let Some(service) = model.service(name) else { return Vec::new() };
-    Sides { service: service.element(), model, container, image: None }.changed_since()
-}
-
 impl Sides<'_> {
-    fn changed_since(&self) -> Vec<&'static str> {
+    /// Returns the settings of the container that are no longer those that it was made with.
+    pub(in crate::model::definition) fn changed_since(&self) -> Vec<&'static str> {
         // It has limits by default.
         if self.is_podman() {
             return Vec::new();
