@@ -106,15 +106,29 @@ fn local(service: &SwarmService, image: &ConfiguredImage) -> Vec<LocalImage> {
 
 /// Performs a step for the decision core.
 pub(super) async fn step(swarm: &dyn Swarm, registry: &dyn Registry, step: SwarmStep) -> StepResult {
-    let asked = match &step {
-        SwarmStep::Admit { image, old } => Some((image.clone(), old.clone())),
-        _ => None,
+    let done = match step {
+        SwarmStep::Admit { image, old } => admit(swarm, registry, &image, old.as_ref()).await,
+        SwarmStep::Set(change) => set(swarm, &change).await,
+        SwarmStep::Diagnose { task, container } => diagnose(swarm, &task, &container).await,
     };
-    let mut result = perform(swarm, step).await;
-    if let (SwarmResult::Admitted { labels }, Some((image, old))) = (&mut result, asked) {
-        *labels = config_change(registry, &image, old.as_ref()).await;
-    }
-    StepResult::Swarm(result)
+    StepResult::Swarm(done.unwrap_or_else(|error| {
+        if error.is_transient() {
+            SwarmResult::Transient(error)
+        } else {
+            SwarmResult::Failed(error.to_string())
+        }
+    }))
+}
+
+/// Asks the swarm whether it takes the new image, and compares the two.
+async fn admit(
+    swarm: &dyn Swarm,
+    registry: &dyn Registry,
+    image: &Reference,
+    old: Option<&Digest>,
+) -> Result<SwarmResult, SwarmError> {
+    swarm.admits(image).await?;
+    Ok(SwarmResult::Admitted { labels: config_change(registry, image, old).await })
 }
 
 /// Reads the configurations of the old and the new image from the registry, because the nodes pull the images, not this
@@ -136,25 +150,6 @@ async fn config(
     registry.config(repository, digest?, None).await.unwrap_or_else(|error| {
         tracing::debug!(%repository, "cannot read an image's configuration: {error}");
         None
-    })
-}
-
-/// Performs one step and returns its result.
-async fn perform(swarm: &dyn Swarm, step: SwarmStep) -> SwarmResult {
-    let done = match step {
-        SwarmStep::Admit { image, .. } => {
-            let labels = ConfigChange::default();
-            swarm.admits(&image).await.map(|()| SwarmResult::Admitted { labels })
-        }
-        SwarmStep::Set(change) => set(swarm, &change).await,
-        SwarmStep::Diagnose { task, container } => diagnose(swarm, &task, &container).await,
-    };
-    done.unwrap_or_else(|error| {
-        if error.is_transient() {
-            SwarmResult::Transient(error)
-        } else {
-            SwarmResult::Failed(error.to_string())
-        }
     })
 }
 
@@ -299,7 +294,7 @@ mod tests {
         let before = back.then(|| BEFORE.to_owned());
         let service = "web".to_owned();
         let change = SetImage { service, from: from.into(), to: to.into(), force: None, back, before };
-        let result = perform(&fake, SwarmStep::Set(change)).await;
+        let result = set(&fake, &change).await.expect("it responds");
         (result, fake.1.into_inner())
     }
 
