@@ -27,11 +27,11 @@ pub(super) const SERVICE_LABEL: &str = "com.docker.compose.service";
 /// Label with compose's files, separated by commas.
 const FILES_LABEL: &str = "com.docker.compose.project.config_files";
 /// Label with the project directory.
-const FOLDER_LABEL: &str = "com.docker.compose.project.working_dir";
+pub(super) const FOLDER_LABEL: &str = "com.docker.compose.project.working_dir";
 /// Label with the env files that compose interpolated the files with, separated by commas.
-const ENV_FILES_LABEL: &str = "com.docker.compose.project.environment_file";
+pub(super) const ENV_FILES_LABEL: &str = "com.docker.compose.project.environment_file";
 /// Label with the dependencies of a compose service as `service:condition:restart`, separated by commas.
-const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
+pub(super) const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
 /// Label with the number of a container among those of its compose service. All containers of all composes have it.
 const NUMBER_LABEL: &str = "com.docker.compose.container-number";
 /// Label with the version of compose.
