@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{VerifierBuilderError, WebPkiServerVerifier, verify_server_name};
+use rustls::client::{VerifierBuilderError, WantsClientCert, WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{
+    CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    WantsVerifier,
+};
 use tokio::time::Instant;
 
 /// How often the system's CA certificates are loaded again at most.
@@ -23,8 +26,7 @@ const RELOAD: Duration = Duration::from_mins(1);
 ///
 /// A client that was built earlier also trusts the CA certificates that the system has now.
 pub fn client_config() -> ClientConfig {
-    let verifier = Arc::new(System::new(system_roots));
-    builder().dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
+    verified_by(System::new(system_roots)).with_no_client_auth()
 }
 
 /// The CA certificates of the system, or Mozilla's if there are none.
@@ -64,8 +66,7 @@ pub fn client_config_with_files(
         roots.add(certificate).map_err(|error| format!("a CA certificate is not valid: {error}"))?;
     }
     let inner = verifier_of(roots).map_err(|error| format!("the CA certificates can't be used: {error}"))?;
-    let verifier = Arc::new(Known { inner, own });
-    let builder = builder().dangerous().with_custom_certificate_verifier(verifier);
+    let builder = verified_by(Lenient { inner, exception: Exception::Known(own) });
     let Some((chain, key)) = client else { return Ok(builder.with_no_client_auth()) };
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
     let chain = chain.map_err(|error| format!("the client certificate can't be read: {error}"))?;
@@ -79,7 +80,7 @@ pub fn client_config_with_files(
 /// TLS settings that trust these CA certificates without verifying the host name (`sslmode=verify-ca`).
 pub fn client_config_for_any_name(roots: RootCertStore) -> Result<ClientConfig, VerifierBuilderError> {
     let inner = verifier_of(roots)?;
-    Ok(builder().dangerous().with_custom_certificate_verifier(Arc::new(AnyName(inner))).with_no_client_auth())
+    Ok(verified_by(Lenient { inner, exception: Exception::AnyName }).with_no_client_auth())
 }
 
 /// TLS settings that trust no certificate, for a client that only needs plain HTTP so far. Loading the CA certificates takes
@@ -137,20 +138,21 @@ fn is_ca_of_a_server(refused: &CertificateError) -> bool {
 
 /// TLS settings that accept any certificate, for `registry.insecure` (spec 2.9).
 pub fn unverified_client_config() -> ClientConfig {
-    builder()
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider())))
-        .with_no_client_auth()
+    verified_by(AnyCertificate(provider())).with_no_client_auth()
 }
 
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-fn builder() -> rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier> {
+fn builder() -> ConfigBuilder<ClientConfig, WantsVerifier> {
     ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .expect("ring supports the default protocol versions")
+}
+
+fn verified_by(verifier: impl ServerCertVerifier + 'static) -> ConfigBuilder<ClientConfig, WantsClientCert> {
+    builder().dangerous().with_custom_certificate_verifier(Arc::new(verifier))
 }
 
 fn verifier_of(roots: RootCertStore) -> Result<Arc<WebPkiServerVerifier>, VerifierBuilderError> {
@@ -233,59 +235,23 @@ impl ServerCertVerifier for System {
     }
 }
 
-/// Verifies the certificate chain but not the name.
+/// Verifies the certificate chain and the name, with an exception.
 #[derive(Debug)]
-struct AnyName(Arc<WebPkiServerVerifier>);
-
-impl ServerCertVerifier for AnyName {
-    fn verify_server_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        // The name is checked last, after the chain has been verified.
-        match self.0.verify_server_cert(certificate, intermediates, name, ocsp, now) {
-            Err(rustls::Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => Ok(ServerCertVerified::assertion()),
-            verified => verified,
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
-    }
-}
-
-/// Verifies the certificate chain, or that the certificate is one of `own` and was issued for the name.
-#[derive(Debug)]
-struct Known {
+struct Lenient {
     inner: Arc<WebPkiServerVerifier>,
-    own: Vec<CertificateDer<'static>>,
+    exception: Exception,
 }
 
-impl ServerCertVerifier for Known {
+/// What is accepted although it is refused as a rule.
+#[derive(Debug)]
+enum Exception {
+    /// A certificate that was issued for another name.
+    AnyName,
+    /// One of these certificates, even if it is a CA's, if it was issued for the name.
+    Known(Vec<CertificateDer<'static>>),
+}
+
+impl ServerCertVerifier for Lenient {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -294,14 +260,20 @@ impl ServerCertVerifier for Known {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        match self.inner.verify_server_cert(certificate, intermediates, name, ocsp, now) {
-            Err(rustls::Error::InvalidCertificate(refused))
-                if is_ca_of_a_server(&refused) && self.own.contains(certificate) =>
-            {
+        let verified = self.inner.verify_server_cert(certificate, intermediates, name, ocsp, now);
+        let Err(rustls::Error::InvalidCertificate(refused)) = &verified else { return verified };
+        let is_other_name = matches!(
+            refused,
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
+        );
+        match &self.exception {
+            // The name is checked last, after the chain has been verified.
+            Exception::AnyName if is_other_name => Ok(ServerCertVerified::assertion()),
+            Exception::Known(own) if is_ca_of_a_server(refused) && own.contains(certificate) => {
                 verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
                 Ok(ServerCertVerified::assertion())
             }
-            verified => verified,
+            _ => verified,
         }
     }
 

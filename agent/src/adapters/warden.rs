@@ -7,10 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use evenkeel_common::tls;
 use evenkeel_common::wire::{FleetAnswer, FleetAsk, FleetDecisions, Inventory, InventoryReply, ReleaseReply};
-use jiff::Timestamp;
-use jiff::fmt::rfc2822::DateTimeParser;
 use parking_lot::{Mutex, RwLock};
-use reqwest::header::{AUTHORIZATION, DATE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
@@ -18,6 +16,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::config::PushConfig;
 use crate::ports::fleet::{DecisionsResponse, Fleet, FleetError, KnownRevisions};
+use crate::ports::meter::server_time;
 
 const CONNECT: Duration = Duration::from_secs(2);
 /// Timeout of a request to a warden, not counting the long poll's wait.
@@ -230,10 +229,6 @@ async fn body_of(response: &mut Response, limit: usize) -> Result<Option<Vec<u8>
     Ok(Some(body))
 }
 
-fn date(headers: &HeaderMap) -> Option<Timestamp> {
-    DateTimeParser::new().parse_timestamp(headers.get(DATE)?.to_str().ok()?).ok()
-}
-
 #[async_trait]
 impl Fleet for Wardens {
     async fn decisions(
@@ -255,7 +250,7 @@ impl Fleet for Wardens {
             let mut active = wardens.active.lock();
             *active = (*active + 1) % wardens.bases.len().max(1);
         }
-        Ok(DecisionsResponse { decisions, date: date(&headers) })
+        Ok(DecisionsResponse { decisions, date: server_time(&headers) })
     }
 
     async fn ask(&self, ask: &FleetAsk) -> Result<FleetAnswer, FleetError> {

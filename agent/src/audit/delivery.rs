@@ -7,11 +7,12 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
 use lettre::address::Envelope;
 use lettre::{AsyncSmtpTransport, AsyncTransport, Tokio1Executor};
-use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
+use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Request, RequestBuilder, Response, StatusCode, Url};
 
 use super::redact::Redactor;
+use crate::ports::meter::server_time;
 use evenkeel_common::tls;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -209,14 +210,13 @@ fn mail_failure(error: &lettre::transport::smtp::Error, redactor: &Redactor) -> 
 
 /// Parses `Retry-After`, either in seconds (Discord sends fractions) or as a date relative to the server's own clock.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
-    let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
-    let date = |text: &str| DateTimeParser::new().parse_timestamp(text).ok();
-    let asked = text(RETRY_AFTER)?;
+    let asked = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = match asked.parse::<f64>() {
         Ok(seconds) if seconds.is_finite() => Duration::from_secs_f64(seconds.clamp(0.0, 1e6)),
         _ => {
-            let now = text(DATE).and_then(date).unwrap_or(now);
-            Duration::try_from(date(asked)?.duration_since(now)).unwrap_or_default()
+            let until = DateTimeParser::new().parse_timestamp(asked).ok()?;
+            let now = server_time(headers).unwrap_or(now);
+            Duration::try_from(until.duration_since(now)).unwrap_or_default()
         }
     };
     // Zero would cause a busy loop.

@@ -100,8 +100,6 @@ pub struct Container {
     pub image: ImageId,
     /// Current state.
     pub state: State,
-    /// Status text of the engine, for example `Up 3 minutes (healthy)`.
-    pub status: String,
     /// Health check state of the current run; `None` without a health check, and while it is not running.
     pub health: Option<HealthState>,
     /// Last output of the health check in its last run, trimmed.
@@ -447,7 +445,6 @@ impl Container {
             config_image: image.into(),
             image: ImageId("sha256:one".into()),
             state: State::Running,
-            status: "Up".into(),
             health: None,
             health_output: String::new(),
             probed_at: None,

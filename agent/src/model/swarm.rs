@@ -359,7 +359,6 @@ fn container(task: &Task) -> Container {
         config_image: reference.map_or_else(|| task.image.clone(), |reference| reference.tagged()),
         image: digest.as_ref().map_or_else(|| ImageId("".into()), ImageId::from),
         state,
-        status: String::new(),
         health: None,
         health_output: String::new(),
         probed_at: None,

@@ -1,11 +1,13 @@
-//! Metrics hook: the outcome and duration of requests to registries and their token services.
+//! Metrics hook: the outcome and duration of requests to registries and their token services; and the time of a server.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
+use http::header::DATE;
+use http::{HeaderMap, StatusCode};
 use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimeParser;
 
 /// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +65,12 @@ impl RequestOutcome {
     }
 }
 
-/// Receives the server's time (`Date` header, whole seconds).
+/// Returns a server's time (`Date` header, whole seconds), if it sends it.
+pub(crate) fn server_time(headers: &HeaderMap) -> Option<Timestamp> {
+    DateTimeParser::new().parse_timestamp(headers.get(DATE)?.to_str().ok()?).ok()
+}
+
+/// Receives the server's time.
 pub type DateSink = Arc<dyn Fn(Timestamp) + Send + Sync>;
 
 /// Callback that records every request.

@@ -91,13 +91,10 @@ async fn the_containers_of_a_project_are_listed_with_their_state() {
     let seen = project(&stage).await;
     let (a, b) = (&seen[0], &seen[1]);
     assert_eq!((a.name.as_str(), a.exit_code, a.health), (format!("{id}-a").as_str(), 7, None));
-    assert!(a.restart_policy == RestartPolicy::No && a.status.starts_with("Exited (7)"), "{a:?}");
+    assert_eq!(a.restart_policy, RestartPolicy::No, "{a:?}");
     assert_eq!((b.id.as_str(), b.compose_service.as_str()), (running.as_str(), "web"));
     assert_eq!((b.config_image.as_str(), &b.image), (image.as_str(), &ImageId(image_id.into())));
-    assert!(
-        b.restart_policy != RestartPolicy::No && b.started_at.is_some() && b.status.contains("healthy"),
-        "{b:?}"
-    );
+    assert!(b.restart_policy != RestartPolicy::No && b.started_at.is_some(), "{b:?}");
     assert_eq!(b.health_output, "fine");
     let timing = b.health_timing.unwrap();
     assert_eq!((timing.interval, timing.retries), (Duration::from_secs(1), 3));

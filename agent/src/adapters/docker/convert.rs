@@ -27,11 +27,11 @@ pub(super) const SERVICE_LABEL: &str = "com.docker.compose.service";
 /// Label with compose's files, separated by commas.
 const FILES_LABEL: &str = "com.docker.compose.project.config_files";
 /// Label with the project directory.
-const FOLDER_LABEL: &str = "com.docker.compose.project.working_dir";
+pub(super) const FOLDER_LABEL: &str = "com.docker.compose.project.working_dir";
 /// Label with the env files that compose interpolated the files with, separated by commas.
-const ENV_FILES_LABEL: &str = "com.docker.compose.project.environment_file";
+pub(super) const ENV_FILES_LABEL: &str = "com.docker.compose.project.environment_file";
 /// Label with the dependencies of a compose service as `service:condition:restart`, separated by commas.
-const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
+pub(super) const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
 /// Label with the number of a container among those of its compose service. All containers of all composes have it.
 const NUMBER_LABEL: &str = "com.docker.compose.container-number";
 /// Label with the version of compose.
@@ -121,7 +121,6 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
     let id = text(seen, "/Id").or_else(|| text(listed, "/Id"))?.to_owned();
     let name = text(seen, "/Name").or_else(|| container_name(listed)).unwrap_or_else(|| short(&id));
     let name = name.trim_start_matches('/').to_owned();
-    let status = text(listed, "/Status").unwrap_or_default().to_owned();
     let state = state(listed, seen);
     let health_timing = seen.pointer("/Config/Healthcheck").and_then(timing);
     // The status of a stopped or paused container is meaningless: the last one, or unhealthy.
@@ -137,7 +136,7 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
     let short: Vec<_> = short.filter(|one| mounts.iter().all(|m| m.destination != one.destination)).collect();
     mounts.extend(short);
     mounts.sort_by(|a, b| a.destination.cmp(&b.destination));
-    let (exit_code, finished_at) = end(state, &status, seen, podman);
+    let (exit_code, finished_at) = end(state, text(listed, "/Status").unwrap_or_default(), seen, podman);
     let depends_on = labels.remove(DEPENDS_ON_LABEL).unwrap_or_default();
     Some(Container {
         name,
@@ -196,7 +195,6 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
             .and_then(|mode| mode.strip_prefix("container:"))
             .map(|owner| NetworkOwner { id_or_name: owner.to_owned(), resolved: None }),
         mounts,
-        status,
         id,
     })
 }

@@ -12,11 +12,6 @@ use super::{DockerEngine, answer, convert, images};
 use crate::model::{EngineError, Origin};
 use crate::ports::survey::{EngineInfo, RunningContainer, Survey};
 
-/// Label with compose's working directory.
-const FOLDER_LABEL: &str = "com.docker.compose.project.working_dir";
-/// Label with the files given with `--env-file`, separated by commas.
-const ENV_FILES_LABEL: &str = "com.docker.compose.project.environment_file";
-
 #[async_trait]
 impl Survey for DockerEngine {
     async fn about(&self) -> Result<EngineInfo, EngineError> {
@@ -90,8 +85,8 @@ fn running_container(listed: &Value) -> RunningContainer {
     let label = |name: &str| labels.get(name).filter(|value| !value.is_empty());
     let project = label(convert::PROJECT_LABEL).filter(|_| !convert::are_of_image(&labels));
     let origin = Origin {
-        folder: label(FOLDER_LABEL).map(PathBuf::from),
-        env_files: label(ENV_FILES_LABEL)
+        folder: label(convert::FOLDER_LABEL).map(PathBuf::from),
+        env_files: label(convert::ENV_FILES_LABEL)
             .map(|files| files.split(',').map(PathBuf::from).collect())
             .unwrap_or_default(),
     };

@@ -23,8 +23,6 @@ use crate::model::snapshot::overlap;
 use crate::model::{EngineError, IfFound};
 use crate::ports::snapshot::{Ended, FolderId, Mounter, Volume, Volumes};
 
-/// Label with the compose services that a container depends on, as `service:condition:restart` separated by commas.
-const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
 /// Label with the swarm service that a container is a task of.
 const TASK_LABEL: &str = "com.docker.swarm.service.name";
 /// How long it may take to look at the folders that containers mount.
@@ -319,7 +317,7 @@ fn mounter(listed: &Value) -> Option<Mounter> {
     let named = answer::container_name(listed);
     let id = answer::text(listed, "/Id").filter(|_| !convert::is_anchor(named, &labels))?;
     let name = named.unwrap_or(id).to_owned();
-    let depends_on = label(DEPENDS_ON_LABEL);
+    let depends_on = label(convert::DEPENDS_ON_LABEL);
     let services = depends_on.split(',').filter_map(|one| one.split(':').next());
     Some(Mounter {
         id: id.to_owned(),

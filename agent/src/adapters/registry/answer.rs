@@ -4,7 +4,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use http::StatusCode;
-use http::header::{CONTENT_ENCODING, DATE, HeaderMap, RETRY_AFTER};
+use http::header::{CONTENT_ENCODING, HeaderMap, RETRY_AFTER};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
 use serde::Deserialize;
@@ -13,6 +13,7 @@ use super::client::Response;
 use super::fault::{Fault, plain, status_text};
 use super::subject;
 use crate::model::image::{Digest, Repository};
+use crate::ports::meter::server_time;
 
 /// The usual manifest size limit of registries.
 const MANIFEST_LIMIT: usize = 4 * 1024 * 1024;
@@ -164,7 +165,7 @@ fn requested_wait(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = |name: &str| Some(std::str::from_utf8(headers.get(name)?.as_bytes()).ok()?.trim());
     let date = |text: &str| DateTimeParser::new().parse_timestamp(text).ok();
     // A date refers to the registry's clock, which its `Date` header shows.
-    let now = text(DATE.as_str()).and_then(date).unwrap_or(now);
+    let now = server_time(headers).unwrap_or(now);
     let until = |time: Timestamp| time.duration_since(now).as_secs_f64();
     let wait = |text: &str| match text.parse::<i64>() {
         Ok(time) if time > 1_000_000_000 => Some(until(Timestamp::from_second(time).ok()?)),

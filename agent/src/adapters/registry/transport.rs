@@ -5,11 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, DATE, LOCATION};
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, LOCATION};
 use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::Full;
 use hyper_util::client::proxy::matcher::Matcher;
-use jiff::fmt::rfc2822;
 use parking_lot::Mutex;
 use url::Url;
 
@@ -17,7 +16,7 @@ use super::client::{Client, ExchangeError, Response};
 use super::connect::{CONNECT_TIMEOUT, Connector, Tls};
 use super::fault::{Fault, status_text};
 use super::reach::{Lookup, Reach, Resolver, system_lookup};
-use crate::ports::meter::{DateSink, Meter, RequestOutcome};
+use crate::ports::meter::{DateSink, Meter, RequestOutcome, server_time};
 
 const MAX_REDIRECTS: usize = 5;
 
@@ -258,10 +257,9 @@ impl Transport {
         };
         self.meter.record(ended, began.elapsed());
         if let (Some(tell), Ok(response)) = (&self.dates, &outcome)
-            && let Some(date) = response.headers().get(DATE).and_then(|date| date.to_str().ok())
-            && let Ok(date) = rfc2822::parse(date)
+            && let Some(at) = server_time(response.headers())
         {
-            tell(date.timestamp());
+            tell(at);
         }
         outcome.map_err(|error| Fault::of(subject, &error))
     }

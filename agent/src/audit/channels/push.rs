@@ -10,9 +10,8 @@ use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::{AuditEntry, IngestReply};
 use futures_util::future::join_all;
 use jiff::SignedDuration;
-use jiff::fmt::rfc2822::DateTimeParser;
 use parking_lot::Mutex;
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderValue};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Client, StatusCode, Url};
 use tokio::time::{Instant, timeout};
 
@@ -20,6 +19,7 @@ use crate::audit::delivery::{Answer, DeliveryError, beginning_of, chain, exchang
 use crate::audit::receiver::{Carrier, Receiver, Sent};
 use crate::audit::redact::Redactor;
 use crate::config::{EntryFilter, PushConfig};
+use crate::ports::meter::server_time;
 
 /// Maximum number of entries per request.
 const BATCH: usize = 500;
@@ -138,9 +138,7 @@ impl Warden {
         let said = |error: reqwest::Error| chain(&error.without_url());
         let mut answer = self.client.get(self.at("/health")).send().await.map_err(said)?;
         let health = answer.status().as_u16();
-        let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
-        let date = date.and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
-        let clock_ahead = date.map(|date| SystemClock.now().duration_since(date));
+        let clock_ahead = server_time(answer.headers()).map(|date| SystemClock.now().duration_since(date));
         let body = beginning_of(&mut answer, HEALTH_LIMIT).await;
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
         let request = self.client.post(self.url.clone()).header(AUTHORIZATION, authorization.clone());

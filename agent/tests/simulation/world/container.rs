@@ -321,7 +321,6 @@ impl FakeContainer {
             config_image: self.reference.tagged(),
             image: self.image.clone(),
             state,
-            status: String::new(),
             health,
             health_output: String::new(),
             probed_at: None,
