@@ -114,9 +114,10 @@ impl Deployment {
     fn priority(&self) -> Priority {
         let plan = self.plan();
         let is_replaced = |was: &Baseline| {
-            let made_from = Reference::parse(&was.config_image);
             plan.cause == Cause::ComposeChanged
-                || made_from.is_ok_and(|image| plan.image_changes.iter().any(|change| change.is_of(&image)))
+                || was
+                    .made_from()
+                    .is_some_and(|image| plan.image_changes.iter().any(|change| change.is_of(&image)))
         };
         let is_down = |was: &Baseline| was.live && !was.running && is_replaced(was);
         // Stopped for its snapshot, left by a run that was interrupted, or down before.
