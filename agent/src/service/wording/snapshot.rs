@@ -185,7 +185,7 @@ pub(in crate::service) fn not_restored(why: &str, copies: &[KeptFolder]) -> Stri
 
 /// Why an earlier image is not restored on data that another one may have changed.
 pub(in crate::service) fn without_its_data(name: &str, kept: &KeptSnapshot) -> String {
-    let (at, places) = (kept.at.strftime("%Y-%m-%d %H:%M:%S UTC"), places(&kept.folders));
+    let (at, places) = (seconds(kept.at), places(&kept.folders));
     format!(
         "an image that is not proven may have changed the data, and the earlier image may not run on that; nothing was \
          changed; `evenkeel rollback {name} --data` goes back together with the data of {at}, which is in {places}; \
@@ -200,7 +200,7 @@ pub(in crate::service) fn disturbed(why: &str) -> String {
 
 /// Which data was put back.
 pub(super) fn put_back(data: &DataBack) -> String {
-    let at = data.at.strftime("%Y-%m-%d %H:%M:%S UTC");
+    let at = seconds(data.at);
     if data.set_aside.is_empty() {
         return format!("the data of {at} was put back");
     }
