@@ -22,7 +22,7 @@ pub(in crate::service) fn rollback_risks(risks: &[RollbackRisk]) -> String {
             format!("the running image of {image} is not on this machine, and {}", missing(registry))
         }
         RollbackRisk::ComposeFiles { why } => format!("the compose files are not valid: {why}"),
-        RollbackRisk::Disk { .. } => "the engine's disk has no room for one more image".to_owned(),
+        RollbackRisk::Disk => "the engine's disk has no room for one more image".to_owned(),
     };
     risks.iter().map(words).collect::<Vec<_>>().join("; ")
 }
