@@ -3,6 +3,8 @@
 use std::iter::Peekable;
 use std::str::Chars;
 
+use crate::model::text::tail;
+
 /// Maximum size of the output that is kept of a child process or a container, in bytes.
 pub(crate) const OUTPUT_LIMIT: usize = 8 * 1024;
 
@@ -38,7 +40,7 @@ impl Tail {
     /// Returns the cleaned text. If the beginning was dropped, the text starts with a whole line.
     pub(crate) fn text(&self) -> String {
         let text = self.cleaned();
-        let end = clip_start(&text, OUTPUT_LIMIT);
+        let end = tail(&text, OUTPUT_LIMIT);
         let cut = self.cut || end.len() < text.len();
         let whole = match end.split_once('\n') {
             Some((_, rest)) if cut && !rest.trim().is_empty() => rest,
@@ -46,15 +48,6 @@ impl Tail {
         };
         whole.trim_end().to_owned()
     }
-}
-
-/// Returns at most the last `limit` bytes of `text`, cut at a character boundary.
-fn clip_start(text: &str, limit: usize) -> &str {
-    let mut start = text.len().saturating_sub(limit);
-    while !text.is_char_boundary(start) {
-        start += 1;
-    }
-    &text[start..]
 }
 
 /// Truncates `text` to `limit` characters and appends an ellipsis if it was longer.

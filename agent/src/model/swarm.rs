@@ -62,8 +62,6 @@ pub struct UpdateStatus {
     pub state: UpdateState,
     /// Message of the manager.
     pub message: String,
-    /// When the update ended.
-    pub completed_at: Option<Timestamp>,
 }
 
 impl UpdateStatus {

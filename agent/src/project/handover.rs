@@ -18,22 +18,21 @@ const LOOK: Duration = Duration::from_millis(500);
 pub(super) async fn perform(
     engine: &dyn Engine,
     commands: &dyn GateCommand,
+    project: String,
     step: HandoverStep,
 ) -> Result<StepResult, EngineError> {
     let mut problems = Vec::new();
-    let project = match step {
-        HandoverStep::Drain { call, project } => {
+    match step {
+        HandoverStep::Drain(call) => {
             drain_those_that(engine, commands, (call, &project), runs, &mut problems).await?;
-            project
         }
-        HandoverStep::Retire { stop, start, project } => {
+        HandoverStep::Retire { stop, start } => {
             for container in &start {
                 engine.start(container).await.found()?;
             }
             stop_all(engine, &stop).await?;
-            project
         }
-        HandoverStep::Settle { remove, project } => {
+        HandoverStep::Settle { remove } => {
             let stopped = stop_each(engine, &remove).await;
             // One that can't be stopped does not keep the others.
             for (container, _) in remove.iter().zip(&stopped).filter(|(_, stopped)| stopped.is_ok()) {
@@ -41,25 +40,22 @@ pub(super) async fn perform(
                 engine.remove(container, false).await.found()?;
             }
             stopped.into_iter().collect::<Result<(), EngineError>>()?;
-            project
         }
-        HandoverStep::Revive { start, undo, project } => {
+        HandoverStep::Revive { start, undo } => {
             for container in &start {
                 if engine.start(container).await.found()?.is_some() {
                     exec(engine, container, &undo.undo, undo.timeout, &mut problems).await?;
                 }
             }
-            project
         }
-        HandoverStep::Withdraw { call, remove, project } => {
+        HandoverStep::Withdraw { call, remove } => {
             drain_those_that(engine, commands, (call, &project), serves, &mut problems).await?;
             stop_all(engine, &remove).await?;
             for container in &remove {
                 engine.remove(container, true).await.found()?;
             }
-            project
         }
-    };
+    }
     let containers = engine.containers(&Members::Project(project)).await?;
     Ok(StepResult::HandoverStepped { problems, containers })
 }

@@ -175,8 +175,8 @@ async fn check_way_back(
         risks.push(RollbackRisk::ComposeFiles { why: error.cause });
     }
     let needed = images.iter().map(|image| image.size).max().unwrap_or(0);
-    if let Some(free) = world.engine.free_space().await?.filter(|free| *free < needed) {
-        risks.push(RollbackRisk::Disk { free, needed });
+    if world.engine.free_space().await?.is_some_and(|free| free < needed) {
+        risks.push(RollbackRisk::Disk);
     }
     Ok(risks)
 }

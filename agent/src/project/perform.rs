@@ -36,7 +36,9 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
         Step::RestoreTags { tags } => point_tags(fetch, &tags).await.map(|()| StepResult::TagsRestored),
         Step::Diagnose { container } => diagnose(engine, &container).await,
         Step::Snapshot(step) => world.data.perform(engine, step, fetch.progress).await,
-        Step::Handover(step) => handover::perform(engine, &*world.gate_command, step).await,
+        Step::Handover { project, step } => {
+            handover::perform(engine, &*world.gate_command, project, step).await
+        }
         Step::Swarm(step) => Ok(swarm::step(&*world.swarm, &*world.registry, step).await),
         Step::RunHook { call, look_at } => Ok(run_hook(world, &call, look_at).await),
         Step::Unpin { project, displaced, onto } => match restore_displaced(engine, &displaced).await {

@@ -311,8 +311,7 @@ mod tests {
         let foreign = SwarmResult::Foreign { image: "web:2".into() };
         assert_eq!(set_with(service("web:2"), 0, false).await, (foreign.clone(), vec![]));
         assert_eq!(set_with(service("web:2"), 0, true).await, (foreign, vec![]));
-        let update =
-            Some(UpdateStatus { state: UpdateState::Updating, message: String::new(), completed_at: None });
+        let update = Some(UpdateStatus { state: UpdateState::Updating, message: String::new() });
         let busy = SwarmService { update, ..service(OLD) };
         assert_eq!(set_with(busy, 0, false).await, (SwarmResult::Busy, vec![]));
     }
@@ -326,8 +325,7 @@ mod tests {
         // The swarm has already rolled back.
         assert_eq!(set_with(service(OLD), 0, true).await, (SwarmResult::Set, vec![]));
         // The swarm has paused its rollback.
-        let update =
-            UpdateStatus { state: UpdateState::RollbackPaused, message: String::new(), completed_at: None };
+        let update = UpdateStatus { state: UpdateState::RollbackPaused, message: String::new() };
         let halfway = SwarmService { update: Some(update), ..service(OLD) };
         assert_eq!(set_with(halfway, 0, true).await, (SwarmResult::Set, vec!["force".to_owned()]));
     }
@@ -336,7 +334,7 @@ mod tests {
     #[tokio::test]
     async fn a_rollback_also_starts_after_the_swarm_has_rolled_back_by_itself() {
         let with = |state| {
-            let update = UpdateStatus { state, message: "as configured".into(), completed_at: None };
+            let update = UpdateStatus { state, message: "as configured".into() };
             SwarmService { update: Some(update), ..service(BEFORE) }
         };
         for state in [UpdateState::RollbackStarted, UpdateState::RollbackCompleted] {

@@ -193,7 +193,12 @@ pub enum Step {
         look_at: Option<String>,
     },
     /// A step of a handover.
-    Handover(HandoverStep),
+    Handover {
+        /// The compose project whose containers are looked at afterwards.
+        project: String,
+        /// The step.
+        step: HandoverStep,
+    },
     /// A step of a snapshot.
     Snapshot(SnapshotStep),
     /// A step in a swarm.
@@ -301,32 +306,22 @@ pub struct SetImage {
     pub before: Option<String>,
 }
 
-/// A step of a handover. Containers are named by full ID; one that is gone is none of the step's business. Each names the
-/// compose project whose containers are looked at afterwards.
+/// A step of a handover. Containers are named by full ID; one that is gone is none of the step's business.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HandoverStep {
     /// Relieve containers of their requests.
-    Drain {
-        /// How, and which.
-        call: DrainCall,
-        /// The compose project.
-        project: String,
-    },
+    Drain(DrainCall),
     /// Stop the old containers. They are kept.
     Retire {
         /// The containers to stop, each with its own grace.
         stop: Vec<String>,
         /// The new containers, if they may have been stopped by the engine: they are started before that.
         start: Vec<String>,
-        /// The compose project.
-        project: String,
     },
     /// Remove the old containers.
     Settle {
         /// The containers to remove.
         remove: Vec<String>,
-        /// The compose project.
-        project: String,
     },
     /// Start the old containers again.
     Revive {
@@ -334,8 +329,6 @@ pub enum HandoverStep {
         start: Vec<String>,
         /// What undoes their draining.
         undo: Drain,
-        /// The compose project.
-        project: String,
     },
     /// Relieve the new containers of their requests, as far as they serve, and remove them.
     Withdraw {
@@ -343,8 +336,6 @@ pub enum HandoverStep {
         call: DrainCall,
         /// The containers to remove.
         remove: Vec<String>,
-        /// The compose project.
-        project: String,
     },
 }
 

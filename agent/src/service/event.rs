@@ -13,6 +13,7 @@ use crate::model::image_config::{ConfigChange, ConfigDifference};
 use crate::model::{Container, HookEvent, Manager, Need, Obstacle, State};
 use crate::service::boot::StartReason;
 use crate::service::health::assess::Trouble;
+use crate::service::input::NotStarted;
 use crate::service::rollout::plan::{Cause, GoBack, GoBackReason, ImageChange};
 use crate::service::rollout::probation::{Failure, Interference, Reason};
 use crate::service::rollout::snapshot::DataBack;
@@ -151,8 +152,8 @@ pub(in crate::service) enum Event {
     TagLineNotRestored { tag: TagChange, why: Option<String> },
     /// A hook that ran after a deployment has failed.
     HookFailed { event: HookEvent, why: String, output: String },
-    /// Containers that were stopped for a snapshot don't run again: their names, and why.
-    NotStartedAgain { containers: Vec<(String, String)> },
+    /// Containers that were stopped for a snapshot don't run again.
+    NotStartedAgain { containers: Vec<NotStarted> },
     /// Copies of data that are no longer kept can't be removed.
     CopiesNotRemoved { why: String },
     /// A rollback would fail now, or for a different reason than before.

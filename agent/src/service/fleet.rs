@@ -234,9 +234,7 @@ pub(in crate::service) fn line(text: &str) -> String {
 /// Returns the end of an untrusted multi-line text.
 fn tail(text: &str) -> String {
     let plain: String = text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
-    let from = plain.len().saturating_sub(MAX_OUTPUT);
-    let from = (from..=plain.len()).find(|at| plain.is_char_boundary(*at)).unwrap_or(plain.len());
-    plain[from..].to_owned()
+    crate::model::text::tail(&plain, MAX_OUTPUT).to_owned()
 }
 
 /// The answer of a warden that holds an update.

@@ -107,7 +107,7 @@ impl Scope {
     /// start, and its container may have been pruned.
     fn changed(&self, model: Option<&Model>) -> BTreeSet<String> {
         let changes = |reference: &Reference| self.images.contains(reference);
-        let was_on = |was: &Baseline| Reference::parse(&was.config_image).is_ok_and(|r| changes(&r));
+        let was_on = |was: &Baseline| was.made_from().is_some_and(|r| changes(&r));
         let users = self.before.iter().filter(|was| was.live && was_on(was));
         let users = users.map(|was| was.compose_service.clone());
         let Some(model) = model else { return users.collect() };

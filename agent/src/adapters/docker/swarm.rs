@@ -341,7 +341,6 @@ fn service(seen: &Value) -> SwarmService {
         update: text(seen, "/UpdateStatus/State").map(|state| UpdateStatus {
             state: update_state(state),
             message: stable(text(seen, "/UpdateStatus/Message").unwrap_or_default()),
-            completed_at: text(seen, "/UpdateStatus/CompletedAt").and_then(convert::moment),
         }),
         tasks: Vec::new(),
         nodes_down: BTreeSet::new(),

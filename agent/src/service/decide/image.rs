@@ -127,7 +127,7 @@ impl Service {
             };
             // It has crashed since, or counts as crashed only now.
             let is_of = |was: &Baseline, view: &ImageView| {
-                Reference::parse(&was.config_image).is_ok_and(|r| r == view.from || r == view.reference)
+                was.made_from().is_some_and(|r| r == view.from || r == view.reference)
             };
             for decision in &mut decisions {
                 if before.iter().any(|was| was.live && is_of(was, decision.view)) {

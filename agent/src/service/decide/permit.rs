@@ -62,13 +62,7 @@ impl Service {
                 None => FleetSays::Go,
             };
         };
-        let ask = FleetAsk {
-            image: reference.to_string(),
-            digest: digest.to_string(),
-            service: self.config.name.clone(),
-            ring: self.fleet.ring,
-            progress: None,
-        };
+        let ask = self.ask_for(&reference, &digest);
         if self.permits.releasing.iter().any(|releasing| is_same(releasing, &ask)) {
             return FleetSays::Pending;
         }
@@ -281,14 +275,19 @@ impl Service {
     pub(in crate::service) fn deployed_asks(&self) -> Option<Vec<FleetAsk>> {
         let (cause, changes) = self.deployed_changes()?;
         let is_asked = *cause == Cause::Update && self.fleet.is_gating();
-        let ask = |change: &ImageChange| FleetAsk {
-            image: change.reference.to_string(),
-            digest: change.digest.to_string(),
+        let ask = |change: &ImageChange| self.ask_for(&change.reference, &change.digest);
+        is_asked.then(|| changes.iter().map(ask).collect())
+    }
+
+    /// The permission request for a digest.
+    fn ask_for(&self, reference: &Reference, digest: &Digest) -> FleetAsk {
+        FleetAsk {
+            image: reference.to_string(),
+            digest: digest.to_string(),
             service: self.config.name.clone(),
             ring: self.fleet.ring,
             progress: None,
-        };
-        is_asked.then(|| changes.iter().map(ask).collect())
+        }
     }
 }
 

@@ -254,8 +254,7 @@ fn order(_: &Rules<'_>, candidate: &Candidate) -> Gate {
     let obstacles = rest.into_iter().filter_map(|(service, why)| Some((service.clone(), why.clone()?)));
     let obstacles: BTreeMap<String, Obstacle> = obstacles.collect();
     let starts = (!first.is_empty()).then(|| wording::handover::starts_first(&first));
-    let stops = (!obstacles.is_empty())
-        .then(|| format!("stopped before the update: {}", wording::handover::stopped_first(&obstacles)));
+    let stops = wording::handover::stopped_first(&obstacles);
     let parts: Vec<String> = starts.into_iter().chain(stops).collect();
     let usual = "the old containers are stopped before the new ones start";
     open(ORDER, if parts.is_empty() { usual.to_owned() } else { parts.join("; ") })

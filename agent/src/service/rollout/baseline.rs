@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::image::ImageId;
+use crate::model::image::{ImageId, Reference};
 use crate::model::{Container, State};
 use crate::service::health::assess::{Condition, StopTimes, Stops, assess_alone};
 
@@ -87,6 +87,11 @@ impl Baseline {
         }
         renewed.extend(new);
         Some(renewed)
+    }
+
+    /// The reference that it was created from, if that is one.
+    pub(in crate::service) fn made_from(&self) -> Option<Reference> {
+        Reference::parse(&self.config_image).ok()
     }
 
     fn of(container: &Container, all: &[Container]) -> Self {

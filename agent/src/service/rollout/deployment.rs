@@ -303,7 +303,7 @@ impl Deployment {
     /// is no longer in the files, or its profile is not active.
     pub(in crate::service) fn left_behind(&self, containers: &[Container]) -> Vec<String> {
         let is_left = |was: &Baseline| {
-            let reference = Reference::parse(&was.config_image).ok();
+            let reference = was.made_from();
             let mut changes = self.plan.image_changes.iter();
             let change = changes.find(|m| reference.as_ref().is_some_and(|reference| m.is_of(reference)));
             change.is_some_and(|m| self.new_ids.get(&m.configured) != Some(&was.image))

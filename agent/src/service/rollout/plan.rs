@@ -407,7 +407,7 @@ impl Plan {
     /// Returns the containers that ran on a changing image, with the change.
     pub(in crate::service) fn changed_containers(&self) -> impl Iterator<Item = (&Baseline, &ImageChange)> {
         self.before.iter().filter(|was| was.running).filter_map(|was| {
-            let reference = Reference::parse(&was.config_image).ok()?;
+            let reference = was.made_from()?;
             Some((was, self.image_changes.iter().find(|m| m.is_of(&reference))?))
         })
     }
@@ -425,8 +425,7 @@ impl Plan {
     /// Reports whether a running container uses the image of this change, a job on it is part of the start of another changed
     /// service, or the whole project is started with it. An image that none uses is only pulled.
     pub(in crate::service) fn is_used(&self, change: &ImageChange) -> bool {
-        let is_live =
-            |was: &Baseline| Reference::parse(&was.config_image).is_ok_and(|r| was.live && change.is_of(&r));
+        let is_live = |was: &Baseline| was.live && was.made_from().is_some_and(|r| change.is_of(&r));
         let is_of_project =
             self.cause != Cause::Update || self.starts_project || self.before.iter().any(is_live);
         is_of_project || self.swarm.is_some() || self.runs_job_on(change)
@@ -457,7 +456,7 @@ impl Plan {
         }
         // A kept tag brings another image only if the running one could not be rolled back.
         let is_displaced = |pin: &&(Reference, OldImage)| {
-            let made_from = |was: &Baseline| Reference::parse(&was.config_image).is_ok_and(|r| r == pin.0);
+            let made_from = |was: &Baseline| was.made_from().as_ref() == Some(&pin.0);
             self.before.iter().any(|was| was.image != pin.1.id && made_from(was))
         };
         let kept_tags = self.kept_tags.iter().filter(is_displaced).map(|(pin, _)| pin);
@@ -486,10 +485,7 @@ impl Plan {
     pub(in crate::service) fn services_on_changes(&self) -> Vec<String> {
         let is_changed =
             |reference: &Reference| self.image_changes.iter().any(|change| change.is_of(reference));
-        let made = self
-            .before
-            .iter()
-            .filter(|was| Reference::parse(&was.config_image).is_ok_and(|r| is_changed(&r)));
+        let made = self.before.iter().filter(|was| was.made_from().is_some_and(|r| is_changed(&r)));
         let made = made.map(|was| was.compose_service.clone());
         let defined = self.definition.iter().flat_map(|model| model.services());
         let defined = defined.filter(|service| service.image().is_some_and(|image| is_changed(&image)));
@@ -509,7 +505,7 @@ impl Plan {
     /// having been proven is no rollback target, but what its tag names.
     pub(in crate::service) fn tags_of_running(&self) -> Vec<(Reference, OldImage)> {
         let running = |tag: &Reference| {
-            let made_from = |was: &&Baseline| Reference::parse(&was.config_image).is_ok_and(|r| r == *tag);
+            let made_from = |was: &&Baseline| was.made_from().as_ref() == Some(tag);
             self.before.iter().filter(made_from).find(|was| was.live).map(|was| &was.image)
         };
         let with_running = |(tag, old): (Reference, OldImage)| match running(&tag) {

@@ -143,7 +143,7 @@ fn finish(scenario: &mut Scenario) -> (Vec<&'static str>, Vec<String>) {
                 }
                 Step::Unpin { .. } => ("unpin", StepResult::Unpinned),
                 Step::WriteTag { .. } => unreachable!("no tag changes"),
-                Step::RunHook { .. } | Step::Handover(_) | Step::Snapshot(_) | Step::Swarm(_) => {
+                Step::RunHook { .. } | Step::Handover { .. } | Step::Snapshot(_) | Step::Swarm(_) => {
                     unreachable!("none is configured")
                 }
                 Step::ReadTags { .. } => unreachable!("answered by the scenario"),
@@ -192,15 +192,18 @@ fn new_containers_that_serve_stay_if_one_of_them_was_paused_and_the_old_ones_wer
             of_web("web-4", "sha256:v2", State::Paused),
         ];
         let step = scenario.act();
-        assert!(matches!(&step, Some(Action::Step(Step::Handover(HandoverStep::Drain { .. })))), "{step:?}");
+        assert!(
+            matches!(&step, Some(Action::Step(Step::Handover { step: HandoverStep::Drain(_), .. }))),
+            "{step:?}"
+        );
         let problems = Vec::new();
         scenario.input(Input::Stepped(StepResult::HandoverStepped { problems, containers }));
         match scenario.act() {
-            Some(Action::Step(Step::Handover(HandoverStep::Settle { remove, .. }))) => {
+            Some(Action::Step(Step::Handover { step: HandoverStep::Settle { remove }, .. })) => {
                 assert!(is_final, "the old ones can serve again");
                 assert_eq!(remove, ["web-1", "web-2"]);
             }
-            Some(Action::Step(Step::Handover(HandoverStep::Revive { start, .. }))) => {
+            Some(Action::Step(Step::Handover { step: HandoverStep::Revive { start, .. }, .. })) => {
                 assert!(!is_final, "{start:?} were drained for good, and web-3 serves");
             }
             other => panic!("{other:?}"),

@@ -100,8 +100,7 @@ fn stepped(result: SwarmResult) -> Input {
 
 #[test]
 fn a_redeploy_during_an_external_update_is_rejected() {
-    let update =
-        Some(UpdateStatus { state: UpdateState::Updating, message: String::new(), completed_at: None });
+    let update = Some(UpdateStatus { state: UpdateState::Updating, message: String::new() });
     let busy = || SwarmService { update: update.clone(), ..service(&image('1')) };
     let mut scenario = Scenario::of(in_swarm());
     assert_eq!(scenario.redeploy(seen('1', '1', busy())), None);
@@ -235,8 +234,7 @@ fn converging_with(config: ServiceConfig) -> Scenario {
 
 /// The service after the swarm has replaced its task by one on 2.
 fn replaced() -> SwarmService {
-    let update =
-        Some(UpdateStatus { state: UpdateState::Completed, message: String::new(), completed_at: None });
+    let update = Some(UpdateStatus { state: UpdateState::Completed, message: String::new() });
     let tasks = vec![task("new", &image('2'), TaskState::Running)];
     SwarmService { update, tasks, ..service(&image('2')) }
 }
@@ -323,7 +321,7 @@ fn an_image_whose_task_stopped_with_its_node_is_rolled_back_but_not_blocked() {
     for (state, is_blocked) in [(TaskState::Shutdown, false), (TaskState::Failed, true)] {
         let mut scenario = converging();
         let message = "update paused due to failure or early termination of task new".to_owned();
-        let update = Some(UpdateStatus { state: UpdateState::Paused, message, completed_at: None });
+        let update = Some(UpdateStatus { state: UpdateState::Paused, message });
         let tasks = vec![task("new", &image('2'), state)];
         scenario.observes(Ok(SwarmService { update, tasks, ..service(&image('2')) }));
         assert!(matches!(scenario.step(), Some(SwarmStep::Diagnose { task, .. }) if task == "new"));
@@ -343,7 +341,7 @@ fn an_image_whose_task_stopped_with_its_node_is_rolled_back_but_not_blocked() {
 fn a_rollback_that_the_swarm_pauses_is_started_again_four_times() {
     let mut scenario = converging();
     let paused = |state: UpdateState, n: char| {
-        let update = Some(UpdateStatus { state, message: String::new(), completed_at: None });
+        let update = Some(UpdateStatus { state, message: String::new() });
         let tasks = vec![task("failed", &image(n), TaskState::Failed)];
         SwarmService { update, tasks, ..service(&image(n)) }
     };
@@ -369,7 +367,7 @@ fn a_rollback_that_the_swarm_pauses_is_started_again_four_times() {
 fn an_image_that_the_nodes_could_not_run_is_not_blamed_although_its_rollback_fails() {
     let mut scenario = converging();
     let message = "update paused due to failure or early termination of task new".to_owned();
-    let update = Some(UpdateStatus { state: UpdateState::Paused, message, completed_at: None });
+    let update = Some(UpdateStatus { state: UpdateState::Paused, message });
     let tasks = vec![task("new", &image('2'), TaskState::Shutdown)];
     scenario.observes(Ok(SwarmService { update, tasks, ..service(&image('2')) }));
     assert!(matches!(scenario.step(), Some(SwarmStep::Diagnose { .. })));
@@ -380,7 +378,7 @@ fn an_image_that_the_nodes_could_not_run_is_not_blamed_although_its_rollback_fai
         assert!(matches!(&back, Some(SwarmStep::Set(SetImage { back: true, .. }))), "{attempt}: {back:?}");
         scenario.input(stepped(SwarmResult::Set));
         let state = UpdateState::RollbackPaused;
-        let update = Some(UpdateStatus { state, message: String::new(), completed_at: None });
+        let update = Some(UpdateStatus { state, message: String::new() });
         let tasks = vec![task("failed", &image('1'), TaskState::Failed)];
         scenario.observes(Ok(SwarmService { update, tasks, ..service(&image('1')) }));
     }
@@ -397,7 +395,7 @@ fn an_image_that_the_nodes_could_not_run_is_not_blamed_although_its_rollback_fai
 /// A service whose update from 1 to 2 somebody else began, and the swarm has paused.
 fn half_done() -> SwarmService {
     let message = "update paused due to failure or early termination of task new".to_owned();
-    let update = Some(UpdateStatus { state: UpdateState::Paused, message, completed_at: None });
+    let update = Some(UpdateStatus { state: UpdateState::Paused, message });
     let tasks =
         vec![task("old", &image('1'), TaskState::Running), task("new", &image('2'), TaskState::Failed)];
     SwarmService { update, tasks, previous_image: Some(image('1')), ..service(&image('2')) }
@@ -448,8 +446,7 @@ impl Scenario {
         self.input(stepped(SwarmResult::Admitted { labels }));
         assert!(matches!(self.step(), Some(SwarmStep::Set(SetImage { back: false, .. }))));
         self.input(stepped(SwarmResult::Set));
-        let update =
-            Some(UpdateStatus { state: UpdateState::Paused, message: String::new(), completed_at: None });
+        let update = Some(UpdateStatus { state: UpdateState::Paused, message: String::new() });
         let tasks = vec![task("new", &image(new), TaskState::Failed)];
         self.observes(Ok(SwarmService { update, tasks, ..service(&image(new)) }));
         assert!(matches!(self.step(), Some(SwarmStep::Diagnose { .. })));
@@ -497,8 +494,7 @@ fn a_redeploy_of_a_service_without_a_digest_that_fails_has_no_image_to_go_back_t
 
 /// An update that is paused because a task on this engine has failed.
 fn failed_here() -> SwarmService {
-    let update =
-        Some(UpdateStatus { state: UpdateState::Paused, message: String::new(), completed_at: None });
+    let update = Some(UpdateStatus { state: UpdateState::Paused, message: String::new() });
     let failed = Task { local_container: Some("c".into()), ..task("new", &image('2'), TaskState::Failed) };
     SwarmService { update, tasks: vec![failed], ..service(&image('2')) }
 }
@@ -677,8 +673,7 @@ fn unproven_without_alternative() -> Scenario {
 
 #[test]
 fn a_running_image_that_fails_again_and_has_no_alternative_waits_for_the_next_cycle_and_is_told_once() {
-    let update =
-        Some(UpdateStatus { state: UpdateState::Paused, message: "paused".into(), completed_at: None });
+    let update = Some(UpdateStatus { state: UpdateState::Paused, message: "paused".into() });
     let paused = || SwarmService { update: update.clone(), ..service(&image('2')) };
     let mut scenario = unproven_without_alternative();
     for second in [0, 20] {
@@ -710,8 +705,7 @@ fn a_running_image_that_the_nodes_cannot_run_again_is_postponed() {
     assert!(scenario.step().is_some());
     scenario.input(stepped(SwarmResult::Set));
     let rejected = Task { error: "no such image".into(), ..task("a", &image('2'), TaskState::Rejected) };
-    let update =
-        Some(UpdateStatus { state: UpdateState::Paused, message: String::new(), completed_at: None });
+    let update = Some(UpdateStatus { state: UpdateState::Paused, message: String::new() });
     let tasks = vec![rejected];
     scenario.observes(Ok(SwarmService { update, tasks, ..service(&image('2')) }));
     let postponed = scenario.service.durable.postponed.iter().map(|one| one.digest.clone());

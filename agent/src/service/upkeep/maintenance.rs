@@ -139,12 +139,7 @@ pub enum RollbackRisk {
         why: String,
     },
     /// There is not enough disk space for another image.
-    Disk {
-        /// Free bytes.
-        free: u64,
-        /// Size of the largest image in bytes.
-        needed: u64,
-    },
+    Disk,
 }
 
 /// Why an image can't be pulled from its registry.

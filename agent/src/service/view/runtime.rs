@@ -5,54 +5,33 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::model::{Container, HealthState, State};
 
-/// The data that the text is computed from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Runtime {
-    state: State,
-    health: Option<HealthState>,
-    exit_code: i64,
-    started_at: Option<Timestamp>,
-    finished_at: Option<Timestamp>,
+/// The text at this time, for example `Up 3 minutes (healthy)` or `Exited (1) 2 hours ago`.
+pub(super) fn text(container: &Container, now: Timestamp) -> String {
+    let since = |at: Option<Timestamp>| at.map(|at| human(now.duration_since(at)));
+    let ago = |at: Option<Timestamp>| since(at).map(|text| format!(" {text} ago")).unwrap_or_default();
+    let up = || since(container.started_at).map_or_else(|| "Up".to_owned(), |text| format!("Up {text}"));
+    let ended = || format!("({}){}", container.exit_code, ago(container.finished_at));
+    match container.state {
+        State::Running => match container.health {
+            Some(HealthState::Healthy) => format!("{} (healthy)", up()),
+            Some(HealthState::Unhealthy) => format!("{} (unhealthy)", up()),
+            Some(HealthState::Starting) => format!("{} (health: starting)", up()),
+            Some(HealthState::Unmeasured) => format!("{} (health: not probed since it was paused)", up()),
+            None => up(),
+        },
+        State::Paused => format!("{} (Paused)", up()),
+        State::Restarting => format!("Restarting {}", ended()),
+        State::Exited => format!("Exited {}", ended()),
+        State::Created => "Created".to_owned(),
+        State::Removing => "Removal In Progress".to_owned(),
+        State::Dead => "Dead".to_owned(),
+        State::Unknown => "Unknown".to_owned(),
+    }
 }
 
-impl Runtime {
-    pub(in crate::service) fn of(container: &Container) -> Self {
-        Self {
-            state: container.state,
-            health: container.health,
-            exit_code: container.exit_code,
-            started_at: container.started_at,
-            finished_at: container.finished_at,
-        }
-    }
-
-    /// The text at this time, for example `Up 3 minutes (healthy)` or `Exited (1) 2 hours ago`.
-    pub fn text(&self, now: Timestamp) -> String {
-        let since = |at: Option<Timestamp>| at.map(|at| human(now.duration_since(at)));
-        let ago = |at: Option<Timestamp>| since(at).map(|text| format!(" {text} ago")).unwrap_or_default();
-        let up = || since(self.started_at).map_or_else(|| "Up".to_owned(), |text| format!("Up {text}"));
-        match self.state {
-            State::Running => match self.health {
-                Some(HealthState::Healthy) => format!("{} (healthy)", up()),
-                Some(HealthState::Unhealthy) => format!("{} (unhealthy)", up()),
-                Some(HealthState::Starting) => format!("{} (health: starting)", up()),
-                Some(HealthState::Unmeasured) => format!("{} (health: not probed since it was paused)", up()),
-                None => up(),
-            },
-            State::Paused => format!("{} (Paused)", up()),
-            State::Restarting => format!("Restarting ({}){}", self.exit_code, ago(self.finished_at)),
-            State::Exited => format!("Exited ({}){}", self.exit_code, ago(self.finished_at)),
-            State::Created => "Created".to_owned(),
-            State::Removing => "Removal In Progress".to_owned(),
-            State::Dead => "Dead".to_owned(),
-            State::Unknown => "Unknown".to_owned(),
-        }
-    }
-
-    /// The text while the engine is unavailable.
-    pub fn last_seen(&self) -> String {
-        format!("Unknown: the container engine does not answer (last seen {})", self.state.as_str())
-    }
+/// The text while the engine is unavailable.
+pub(super) fn last_seen(state: State) -> String {
+    format!("Unknown: the container engine does not answer (last seen {})", state.as_str())
 }
 
 /// Formats a duration like the Docker CLI. A negative duration, from a wrong clock, counts as zero.
@@ -102,19 +81,17 @@ mod tests {
     #[test]
     fn the_age_in_a_text_is_computed_for_each_answer() {
         let start = Timestamp::from_second(1_800_000_000).unwrap();
-        let up = Runtime {
-            state: State::Running,
+        let up = Container {
             health: Some(HealthState::Healthy),
-            exit_code: 0,
             started_at: Some(start),
-            finished_at: None,
+            ..Container::running("web", "web:1")
         };
-        let after = |seconds| start + SignedDuration::from_secs(seconds);
-        assert_eq!(up.text(after(3)), "Up 3 seconds (healthy)");
-        assert_eq!(up.text(after(300)), "Up 5 minutes (healthy)");
-        let exited = Runtime { state: State::Exited, exit_code: 1, finished_at: Some(start), ..up };
-        assert_eq!(exited.text(after(7200)), "Exited (1) 2 hours ago");
-        assert_eq!(Runtime { state: State::Paused, ..up }.text(after(3)), "Up 3 seconds (Paused)");
-        assert!(!up.last_seen().contains("Up"), "{}", up.last_seen());
+        let at = |container: &Container, seconds| text(container, start + SignedDuration::from_secs(seconds));
+        assert_eq!(at(&up, 3), "Up 3 seconds (healthy)");
+        assert_eq!(at(&up, 300), "Up 5 minutes (healthy)");
+        assert_eq!(at(&Container { state: State::Paused, ..up.clone() }, 3), "Up 3 seconds (Paused)");
+        let exited = Container { state: State::Exited, exit_code: 1, finished_at: Some(start), ..up };
+        assert_eq!(at(&exited, 7200), "Exited (1) 2 hours ago");
+        assert!(!last_seen(State::Running).contains("Up"), "{}", last_seen(State::Running));
     }
 }

@@ -21,7 +21,7 @@ use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::snapshot::KeptSnapshot;
 use crate::service::rollout::step::Phase;
 use crate::service::upkeep::maintenance::WayBack;
-use crate::service::view::runtime::Runtime;
+use crate::service::view::runtime;
 use crate::service::{Service, compare, gates, wording};
 
 /// A published service. Its record is computed on demand, so that an idle service is in memory only once.
@@ -292,16 +292,15 @@ impl Service {
     }
 
     fn container_record(&self, container: &Container, context: &StatusContext) -> ContainerRecord {
-        let runtime = Runtime::of(container);
         let used = self.usage_of(container).filter(|_| is_running(container));
         ContainerRecord {
             id: container.id.clone(),
             name: container.name.clone(),
             state: container.state.as_str().to_owned(),
             status: if context.engine_error.is_some() {
-                runtime.last_seen()
+                runtime::last_seen(container.state)
             } else {
-                runtime.text(context.now)
+                runtime::text(container, context.now)
             },
             started_at: container.started_at,
             image: container.config_image.clone(),

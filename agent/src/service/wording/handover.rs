@@ -4,18 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::model::Obstacle;
 
-/// Adds to a reason why compose services were stopped first that were to hand over.
-pub(super) fn with_obstacles(
-    reason: Option<String>,
-    obstacles: &BTreeMap<String, Obstacle>,
-) -> Option<String> {
-    let obstacles = Some(obstacles).filter(|obstacles| !obstacles.is_empty());
-    joined(
-        reason,
-        obstacles.map(|obstacles| format!("stopped before the update: {}", stopped_first(obstacles))),
-    )
-}
-
 /// Adds what went wrong on the way.
 pub(super) fn with_problems(reason: Option<String>, problems: &[String]) -> Option<String> {
     joined(reason, (!problems.is_empty()).then(|| problems.join("; ")))
@@ -26,12 +14,14 @@ pub(super) fn joined(reason: Option<String>, more: Option<String>) -> Option<Str
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// Names each compose service that can't hand over, the line of its file that is the reason, and what to change.
-pub(in crate::service) fn stopped_first(obstacles: &BTreeMap<String, Obstacle>) -> String {
+/// Names each compose service that is stopped first because it can't hand over, the line of its file that is the reason, and
+/// what to change; `None` if there is none.
+pub(in crate::service) fn stopped_first(obstacles: &BTreeMap<String, Obstacle>) -> Option<String> {
     let of = |(service, obstacle): (&String, &Obstacle)| {
         format!("{service} has {} ({})", obstacle.line(), obstacle.remedy())
     };
-    obstacles.iter().map(of).collect::<Vec<_>>().join("; ")
+    let all: Vec<String> = obstacles.iter().map(of).collect();
+    (!all.is_empty()).then(|| format!("stopped before the update: {}", all.join("; ")))
 }
 
 /// What to do with old containers that could not be removed.

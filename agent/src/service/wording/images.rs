@@ -16,25 +16,24 @@ use crate::service::upkeep::maintenance::{MissingReason, NotNewer, RollbackRisk}
 pub(in crate::service) fn rollback_risks(risks: &[RollbackRisk]) -> String {
     let words = |risk: &RollbackRisk| match risk {
         RollbackRisk::NotServed { image, registry } => {
-            let why = match registry {
-                MissingReason::NeverPushed => "no registry has it".to_owned(),
-                MissingReason::Removed => "its registry no longer has it".to_owned(),
-                MissingReason::Unknown(why) => format!("its registry does not answer: {why}"),
-            };
-            format!("nodes without the running image of {image} can't pull it: {why}")
+            format!("nodes without the running image of {image} can't pull it: {}", missing(registry))
         }
         RollbackRisk::ImageGone { image, registry } => {
-            let registry = match registry {
-                MissingReason::NeverPushed => "and no registry has it".to_owned(),
-                MissingReason::Removed => "and its registry no longer has it".to_owned(),
-                MissingReason::Unknown(why) => format!("and its registry does not answer: {why}"),
-            };
-            format!("the running image of {image} is not on this machine, {registry}")
+            format!("the running image of {image} is not on this machine, and {}", missing(registry))
         }
         RollbackRisk::ComposeFiles { why } => format!("the compose files are not valid: {why}"),
-        RollbackRisk::Disk { .. } => "the engine's disk has no room for one more image".to_owned(),
+        RollbackRisk::Disk => "the engine's disk has no room for one more image".to_owned(),
     };
     risks.iter().map(words).collect::<Vec<_>>().join("; ")
+}
+
+/// Why an image can't be pulled.
+fn missing(registry: &MissingReason) -> String {
+    match registry {
+        MissingReason::NeverPushed => "no registry has it".to_owned(),
+        MissingReason::Removed => "its registry no longer has it".to_owned(),
+        MissingReason::Unknown(why) => format!("its registry does not answer: {why}"),
+    }
 }
 
 /// Why a failed digest is not deployed.

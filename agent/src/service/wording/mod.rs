@@ -418,7 +418,7 @@ fn updated(updated: Updated, new: New<'_>) -> AuditEntry {
             left_behind.join(", ")
         )
     });
-    let reason = handover::with_obstacles(reason, &stopped_first);
+    let reason = handover::joined(reason, handover::stopped_first(&stopped_first));
     let reason = handover::with_problems(reason, &problems);
     let kind = if used { Kind::UPDATED } else { Kind::PULLED };
     let output = label_lines(&labels);

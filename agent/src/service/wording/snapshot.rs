@@ -8,6 +8,7 @@ use super::{New, because, seconds};
 use crate::model::snapshot::{KeptFolder, Room, SnapshotRules};
 use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::images::NotCopied;
+use crate::service::input::NotStarted;
 use crate::service::rollout::snapshot::{DataBack, KeptSnapshot};
 
 /// A number of bytes, as people write it.
@@ -163,11 +164,11 @@ fn stay_stopped(left: &[(String, bool)]) -> String {
 }
 
 /// The entry of containers that were stopped for a snapshot and don't run again.
-pub(super) fn not_started(containers: &[(String, String)], new: New<'_>) -> AuditEntry {
-    let names: Vec<&str> = containers.iter().map(|(name, _)| name.as_str()).collect();
+pub(super) fn not_started(containers: &[NotStarted], new: New<'_>) -> AuditEntry {
+    let names: Vec<&str> = containers.iter().map(|one| one.name.as_str()).collect();
     let message = format!("not started again after the data was at rest: {}", names.join(", "));
-    let reasons: Vec<String> = containers.iter().map(|(name, why)| format!("{name}: {why}")).collect();
-    let container = containers.first().map(|(name, _)| name.clone()).filter(|_| containers.len() == 1);
+    let reasons: Vec<String> = containers.iter().map(|one| format!("{}: {}", one.name, one.why)).collect();
+    let container = containers.first().map(|one| one.name.clone()).filter(|_| containers.len() == 1);
     AuditEntry { container, ..because(reasons.join("; "), new(Kind::ERROR, Level::Warning, message)) }
 }
 
@@ -185,7 +186,7 @@ pub(in crate::service) fn not_restored(why: &str, copies: &[KeptFolder]) -> Stri
 
 /// Why an earlier image is not restored on data that another one may have changed.
 pub(in crate::service) fn without_its_data(name: &str, kept: &KeptSnapshot) -> String {
-    let (at, places) = (kept.at.strftime("%Y-%m-%d %H:%M:%S UTC"), places(&kept.folders));
+    let (at, places) = (seconds(kept.at), places(&kept.folders));
     format!(
         "an image that is not proven may have changed the data, and the earlier image may not run on that; nothing was \
          changed; `evenkeel rollback {name} --data` goes back together with the data of {at}, which is in {places}; \
@@ -200,7 +201,7 @@ pub(in crate::service) fn disturbed(why: &str) -> String {
 
 /// Which data was put back.
 pub(super) fn put_back(data: &DataBack) -> String {
-    let at = data.at.strftime("%Y-%m-%d %H:%M:%S UTC");
+    let at = seconds(data.at);
     if data.set_aside.is_empty() {
         return format!("the data of {at} was put back");
     }

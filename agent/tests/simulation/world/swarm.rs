@@ -380,11 +380,9 @@ impl Swarm for FakeSwarm {
                 previous_image: state.previous.as_ref().map(|spec| spec.image.clone()),
                 force_update: state.spec.force,
                 mode: SwarmMode::Replicated(REPLICAS),
-                update: state.update.map(|update| UpdateStatus {
-                    state: update,
-                    message: message.to_owned(),
-                    completed_at: None,
-                }),
+                update: state
+                    .update
+                    .map(|update| UpdateStatus { state: update, message: message.to_owned() }),
                 tasks: state.tasks.iter().map(task).collect(),
                 nodes_down: BTreeSet::new(),
                 nodes_paused: BTreeSet::new(),

@@ -336,7 +336,6 @@ impl Deployment {
     /// Returns the step of a phase that only a handover has.
     pub(in crate::service) fn handover_step(&self) -> Option<HandoverStep> {
         let (plan, new) = (self.plan(), self.handover.new.clone());
-        let project = plan.project.as_ref().map(|project| project.name.clone()).unwrap_or_default();
         let old = plan.old_ids();
         let drain = |leaving: &[String], staying: &[String]| {
             let question = self.question(&plan.service)?;
@@ -344,24 +343,23 @@ impl Deployment {
             Some(DrainCall { drain, question, leaving: leaving.to_vec(), staying: staying.to_vec() })
         };
         Some(match &self.phase {
-            Phase::Drain => HandoverStep::Drain { call: drain(&old, &new)?, project },
+            Phase::Drain => HandoverStep::Drain(drain(&old, &new)?),
             Phase::Retire => HandoverStep::Retire {
-                project,
                 // The engine may have been restarted since they were proven.
                 start: if self.interruptions > 0 { new } else { Vec::new() },
                 stop: old,
             },
-            Phase::Settle { .. } => HandoverStep::Settle { project, remove: old },
+            Phase::Settle { .. } => HandoverStep::Settle { remove: old },
             // What they were told may outlast a start, so compose makes them anew.
             Phase::Revive(_) if self.handover.is_drained && plan.drain().is_final() => {
-                HandoverStep::Settle { project, remove: old }
+                HandoverStep::Settle { remove: old }
             }
-            Phase::Revive(_) => HandoverStep::Revive { project, start: old, undo: plan.drain() },
+            Phase::Revive(_) => HandoverStep::Revive { start: old, undo: plan.drain() },
             Phase::Abort { .. } if self.handover.old != OldContainers::Serving => {
-                HandoverStep::Revive { project, start: old, undo: plan.drain() }
+                HandoverStep::Revive { start: old, undo: plan.drain() }
             }
             Phase::Withdraw { .. } | Phase::Abort { .. } => {
-                HandoverStep::Withdraw { call: drain(&new, &old)?, project, remove: new }
+                HandoverStep::Withdraw { call: drain(&new, &old)?, remove: new }
             }
             _ => return None,
         })

@@ -232,9 +232,8 @@ impl Service {
     }
 
     /// Tells of containers that were stopped for the snapshot and don't run again.
-    fn not_started_again(&mut self, not_started: Vec<NotStarted>, now: Timestamp) {
-        if !not_started.is_empty() {
-            let containers = not_started.into_iter().map(|one| (one.name, one.why)).collect();
+    fn not_started_again(&mut self, containers: Vec<NotStarted>, now: Timestamp) {
+        if !containers.is_empty() {
             self.emit(Event::NotStartedAgain { containers }, now);
         }
     }

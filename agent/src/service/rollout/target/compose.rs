@@ -24,14 +24,11 @@ impl Deployment {
     /// Returns the step of the current phase; `None` if the phase only waits.
     pub(super) fn step_on_compose(&self, project: &Project) -> Option<Step> {
         let plan = self.plan();
-        let displaced = self.displaced.clone().unwrap_or_default();
+        let displaced = || self.displaced.clone().unwrap_or_default();
         let up = |tags, down| {
             if self.displaced.is_none() && !self.sibling_tags.is_empty() {
                 return Step::ReadTags { sibling_tags: self.sibling_tags.clone() };
             }
-            let displaced = self.displaced.clone().unwrap_or_default();
-            let (up_mode, scope) = (self.up_mode.clone(), self.scope());
-            let project = self.with_tag(project);
             let pull = if plan.pull_missing && self.phase == Phase::Start {
                 PullPolicy::Missing
             } else {
@@ -42,11 +39,11 @@ impl Deployment {
                 definition.is_none() && !matches!(plan.cause, Cause::Redeploy | Cause::ComposeChanged);
             Step::Start(BringUp {
                 tags,
-                displaced,
-                project,
+                displaced: displaced(),
+                project: self.with_tag(project),
                 down,
-                up_mode,
-                scope,
+                up_mode: self.up_mode.clone(),
+                scope: self.scope(),
                 next: self.brought_up_next(),
                 pull,
                 definition,
@@ -76,7 +73,7 @@ impl Deployment {
             Phase::Diagnose(failed) => Step::Diagnose { container: failed.failure.container_id.clone() },
             Phase::Unpin => Step::Unpin {
                 project: project.name.clone(),
-                displaced,
+                displaced: displaced(),
                 onto: plan.image_changes.iter().find_map(|m| self.new_ids.get(&m.configured)).cloned(),
             },
             Phase::BeforeHook => Step::RunHook {
@@ -97,7 +94,9 @@ impl Deployment {
             | Phase::Settle { .. }
             | Phase::Revive(_)
             | Phase::Withdraw { .. }
-            | Phase::Abort { .. } => Step::Handover(self.handover_step()?),
+            | Phase::Abort { .. } => {
+                Step::Handover { project: project.name.clone(), step: self.handover_step()? }
+            }
             Phase::Quiesce
             | Phase::Copy
             | Phase::Restore(_)
@@ -115,9 +114,10 @@ impl Deployment {
     fn priority(&self) -> Priority {
         let plan = self.plan();
         let is_replaced = |was: &Baseline| {
-            let made_from = Reference::parse(&was.config_image);
             plan.cause == Cause::ComposeChanged
-                || made_from.is_ok_and(|image| plan.image_changes.iter().any(|change| change.is_of(&image)))
+                || was
+                    .made_from()
+                    .is_some_and(|image| plan.image_changes.iter().any(|change| change.is_of(&image)))
         };
         let is_down = |was: &Baseline| was.live && !was.running && is_replaced(was);
         // Stopped for its snapshot, left by a run that was interrupted, or down before.

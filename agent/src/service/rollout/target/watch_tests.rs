@@ -28,8 +28,7 @@ fn task(id: &str, image: &str, state: TaskState) -> Task {
 }
 
 fn service(state: Option<UpdateState>, tasks: Vec<Task>) -> SwarmService {
-    let update =
-        state.map(|state| UpdateStatus { state, message: "update paused".into(), completed_at: None });
+    let update = state.map(|state| UpdateStatus { state, message: "update paused".into() });
     SwarmService {
         id: "s".into(),
         name: "web".into(),

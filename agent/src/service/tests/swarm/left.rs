@@ -4,7 +4,7 @@ use super::*;
 
 /// A service on 1 that was on 2 before.
 fn left(state: UpdateState, previous: Option<char>, failed: &[char]) -> SwarmService {
-    let update = Some(UpdateStatus { state, message: "as it is told".into(), completed_at: None });
+    let update = Some(UpdateStatus { state, message: "as it is told".into() });
     let mut swarm = SwarmService { update, previous_image: previous.map(image), ..service(&image('1')) };
     swarm.tasks.extend(failed.iter().map(|n| task("failed", &image(*n), TaskState::Failed)));
     swarm
