@@ -76,9 +76,11 @@ fn a_bad_image_is_rolled_back_when_its_service_is_renamed_during_probation() {
     let agent = reloaded_on_probation(&world, rename);
     assert_rolled_back_by_web(&world, &agent);
     assert_eq!(agent.entries(&Kind::RESUMED), [], "the deployment was not interrupted");
-    agent.wait_first_poll();
-    let names: Vec<String> = agent.status().services.into_iter().map(|one| one.name).collect();
-    assert_eq!(names, ["shop"]);
+    // The configured name follows once the deployment has ended.
+    wait_for("the service to have its new name", || {
+        let names: Vec<String> = agent.status().services.into_iter().map(|one| one.name).collect();
+        if names == ["shop"] { Ok(()) } else { Err(format!("{names:?}")) }
+    });
 }
 
 #[test]

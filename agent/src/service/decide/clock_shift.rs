@@ -92,6 +92,7 @@ impl Durable {
                 since_if(&mut watch.steady_since);
                 since_if(&mut watch.done_since);
                 since_if(&mut watch.unchanged_since);
+                since_if(&mut watch.replaced_since);
             }
         }
         if let Some(last) = &mut self.last_deployment {

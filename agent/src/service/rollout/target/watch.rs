@@ -1,7 +1,9 @@
 //! Decides whether the tasks of a service have converged on an image and stay there.
 //!
 //! While the swarm is updating, it decides: `update_config` says how many tasks may fail and what happens then. Its report
-//! of completion is not trusted: every task must run the image, and must have done so for the grace.
+//! of completion is not trusted: every task must run the image, and must have done so for the grace. Nor is its report of an
+//! update in which nothing is left to replace: swarmkit loses count of failures if specifications follow each other closely,
+//! and then restarts tasks that fail for ever.
 //!
 //! A task that failed while its node or engine was unavailable says nothing about the image. But an update that does not
 //! converge after such an outage is given up like any other, since nothing else would ever end it.
@@ -16,8 +18,8 @@ use crate::model::Reference;
 use crate::model::swarm::{SwarmService, Task, TaskState, UpdateState, is_same_image};
 use crate::service::rollout::probation::{Failed, Failure, Reason, TaskFault};
 
-/// How long tasks may take to converge after the swarm has finished, and stay in one state before that is told, if three times
-/// the grace is less.
+/// How long tasks may take to converge after the swarm has finished, stay in one state before that is told, and be watched by
+/// the swarm after the last was replaced, if three times the grace is less.
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Findings so far.
@@ -47,6 +49,9 @@ pub struct Watch {
     /// Those tasks with their states.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub states: BTreeMap<String, TaskState>,
+    /// Since when nothing is left for the swarm to replace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced_since: Option<Timestamp>,
 }
 
 /// State that the tasks must reach.
@@ -97,17 +102,18 @@ impl Watch {
         if !rejected.is_empty() {
             self.rejected = rejected;
         }
+        let is_replaced = service.wanted().all(|task| goal.is_about(task));
+        self.replaced_since = is_replaced.then(|| self.replaced_since.unwrap_or(now));
+        let is_overdue = self.replaced_since.is_some_and(|since| now >= since + goal.patience());
         match service.update.as_ref().map(|update| update.state) {
             Some(UpdateState::Paused | UpdateState::RollbackPaused) => {
                 Verdict::Failed(Box::new(self.blame(service, goal)))
             }
-            Some(UpdateState::Updating | UpdateState::RollbackStarted) => {
+            Some(UpdateState::Updating | UpdateState::RollbackStarted) if !is_overdue => {
                 self.swarm_is_updating(service, goal, now)
             }
             // The specification was changed a moment ago, and the swarm has not started yet.
-            None if !service.wanted().all(|task| goal.is_about(task)) => {
-                self.swarm_is_updating(service, goal, now)
-            }
+            None if !is_replaced => self.swarm_is_updating(service, goal, now),
             _ => self.look_when_done(service, goal, now),
         }
     }
