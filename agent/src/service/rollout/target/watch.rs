@@ -1,9 +1,8 @@
 //! Decides whether the tasks of a service have converged on an image and stay there.
 //!
 //! While the swarm is updating, it decides: `update_config` says how many tasks may fail and what happens then. Its report
-//! of completion is not trusted: every task must run the image, and must have done so for the grace. Nor is its report of an
-//! update in which nothing is left to replace: swarmkit loses count of failures if specifications follow each other closely,
-//! and then restarts tasks that fail for ever.
+//! of completion is not trusted: every task must run the image, and must have done so for the grace. Nor does it decide for
+//! ever: an engine (20.10) was seen to restart failing tasks without end, in an update that had nothing left to replace.
 //!
 //! A task that failed while its node or engine was unavailable says nothing about the image. But an update that does not
 //! converge after such an outage is given up like any other, since nothing else would ever end it.
@@ -109,7 +108,14 @@ impl Watch {
             Some(UpdateState::Paused | UpdateState::RollbackPaused) => {
                 Verdict::Failed(Box::new(self.blame(service, goal)))
             }
-            Some(UpdateState::Updating | UpdateState::RollbackStarted) if !is_overdue => {
+            Some(UpdateState::Updating | UpdateState::RollbackStarted)
+                if is_overdue
+                    && self.fails_repeatedly(service, goal)
+                    && service.wanted().any(|task| task.state != TaskState::Running) =>
+            {
+                Verdict::Failed(Box::new(self.blame(service, goal)))
+            }
+            Some(UpdateState::Updating | UpdateState::RollbackStarted) => {
                 self.swarm_is_updating(service, goal, now)
             }
             // The specification was changed a moment ago, and the swarm has not started yet.
@@ -173,13 +179,15 @@ impl Watch {
     /// Reports whether tasks have failed and no replacements are starting, or the replacements fail as well. A task that
     /// waits for its restart looks as if it were starting.
     fn is_hopeless(&self, service: &SwarmService, goal: Goal<'_>) -> bool {
-        let mut times: BTreeMap<&str, u32> = BTreeMap::new();
-        for task in failed(service, goal).filter(|task| !self.is_excused(task)) {
-            *times.entry(&task.name).or_default() += 1;
-        }
         let is_starting = |task: &Task| matches!(task.state, TaskState::Pending | TaskState::Preparing);
         let has_failed = failed(service, goal).next().is_some();
-        (has_failed && !service.wanted().any(is_starting)) || times.values().any(|times| *times > 1)
+        (has_failed && !service.wanted().any(is_starting)) || self.fails_repeatedly(service, goal)
+    }
+
+    /// Reports whether a task and one of its replacements have failed.
+    fn fails_repeatedly(&self, service: &SwarmService, goal: Goal<'_>) -> bool {
+        let mut names = BTreeSet::new();
+        failed(service, goal).filter(|task| !self.is_excused(task)).any(|task| !names.insert(&task.name))
     }
 
     /// Returns when the tasks pass if nothing changes.
