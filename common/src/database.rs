@@ -12,6 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 use redb::{Database, StorageBackend, StorageError};
 
 use crate::clock::{Clock, SystemClock};
+use crate::file::move_aside;
 use crate::supervisor::panic_text;
 
 /// The error of one call. The file remains usable afterwards.
@@ -144,7 +145,7 @@ impl DatabaseFile {
         let lock = lock_folder(dir)?;
         let (database, aside) = match open_database(&path, options, OpenMode::CreateIfMissing) {
             Err(OpenError::Damaged(cause)) => {
-                let moved = move_aside(&path).map_err(|error| {
+                let moved = move_aside(&path, SystemClock.now()).map_err(|error| {
                     let text = format!("{} is damaged ({cause}) and cannot be moved: {error}", options.file);
                     OpenError::Io(io::Error::other(text))
                 })?;
@@ -227,13 +228,6 @@ fn lock_folder(dir: &Path) -> Result<File, OpenError> {
         // The file system does not support locks; rely on the lock of the database.
         Ok(()) | Err(TryLockError::Error(_)) => Ok(folder),
     }
-}
-
-fn move_aside(path: &Path) -> io::Result<PathBuf> {
-    let stamp = SystemClock.now().strftime("%Y%m%dT%H%M%S.%3fZ");
-    let aside = path.with_added_extension(format!("damaged-{stamp}"));
-    fs::rename(path, &aside)?;
-    Ok(aside)
 }
 
 /// How to treat a missing file.
