@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use redb::{Database, StorageBackend, StorageError};
 
 use crate::clock::{Clock, SystemClock};
@@ -170,7 +170,7 @@ impl DatabaseFile {
         work: impl FnOnce(&Database) -> Result<R, E>,
     ) -> Result<R, StoreError> {
         let fail = |cause: String| StoreError { doing, path: self.path.clone(), cause };
-        let mut slot = self.guard();
+        let mut slot = self.database.lock();
         let database = match std::mem::replace(&mut *slot, Slot::Closed(self.options)) {
             Slot::Open(database) => database,
             Slot::Closed(options) => match open_database(&self.path, options, OpenMode::MustExist) {
@@ -202,10 +202,6 @@ impl DatabaseFile {
                 Err(fail(panic_text(panic.as_ref())))
             }
         }
-    }
-
-    fn guard(&self) -> MutexGuard<'_, Slot> {
-        self.database.lock()
     }
 }
 
@@ -321,12 +317,15 @@ mod tests {
         ] {
             let what = error.to_string();
             file.run("write", |_| Err::<(), _>(error)).unwrap_err();
-            assert!(matches!(&*file.guard(), Slot::Closed(options) if options.check == is_checked), "{what}");
+            assert!(
+                matches!(&*file.database.lock(), Slot::Closed(options) if options.check == is_checked),
+                "{what}"
+            );
             file.run("read", |_| Ok::<_, redb::Error>(())).unwrap();
-            assert!(matches!(&*file.guard(), Slot::Open(_)), "{what}");
+            assert!(matches!(&*file.database.lock(), Slot::Open(_)), "{what}");
         }
         file.run("write", |_| -> Result<(), redb::Error> { panic!("an assertion of redb") }).unwrap_err();
-        assert!(matches!(&*file.guard(), Slot::Closed(Options { check: true, .. })));
+        assert!(matches!(&*file.database.lock(), Slot::Closed(Options { check: true, .. })));
     }
 
     #[test]
@@ -338,7 +337,7 @@ mod tests {
         let good = fs::read(file.path()).unwrap();
         fs::write(file.path(), "").unwrap();
         file.run("read", |_| Ok::<_, redb::Error>(())).unwrap_err();
-        assert!(matches!(&*file.guard(), Slot::Closed(Options { check: true, .. })));
+        assert!(matches!(&*file.database.lock(), Slot::Closed(Options { check: true, .. })));
         fs::write(file.path(), good).unwrap();
         file.run("read", |_| Ok::<_, redb::Error>(())).unwrap();
     }
