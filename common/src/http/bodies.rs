@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::RETRY_AFTER;
 use parking_lot::Mutex;
 
-use super::{Arrival, Response, error, too_many};
+use super::{Arrival, Response, retry_later, too_many};
 
 /// Seconds after which a sender may retry when its body exceeded the budget.
 const RETRY_AFTER_SECONDS: u16 = 5;
@@ -74,9 +73,7 @@ impl Bodies {
         }
         if held.total + bytes > self.total {
             let text = "the memory for request bodies is exhausted";
-            let mut refusal = error(StatusCode::SERVICE_UNAVAILABLE, text);
-            refusal.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_SECONDS.into());
-            return Err(refusal);
+            return Err(retry_later(StatusCode::SERVICE_UNAVAILABLE, text, RETRY_AFTER_SECONDS));
         }
         held.total += bytes;
         *held.by_sender.entry(sender.to_owned()).or_default() += bytes;

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_common::http::{Request, Response, StatusCode, error, json, too_many};
+use evenkeel_common::http::{Request, Response, StatusCode, error, json, retry_later, too_many};
 use evenkeel_common::wire::{FleetAsk, Inventory, InventoryImage, InventoryReply, ReleaseReply};
-use http::header::RETRY_AFTER;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
@@ -84,9 +83,8 @@ async fn is_other(api: &Api, request: &Request, id: &str) {
 
 /// Ends a series of polls. The agent begins another one, and reports what it runs.
 fn poll_again() -> Response {
-    let mut response = error(StatusCode::SERVICE_UNAVAILABLE, "the warden needs a new report; poll again");
-    response.headers_mut().insert(RETRY_AFTER, POLL_AGAIN.into());
-    response
+    let text = "the warden needs a new report; poll again";
+    retry_later(StatusCode::SERVICE_UNAVAILABLE, text, POLL_AGAIN)
 }
 
 /// Parses parameters that are whole numbers; `None` for one that is absent or empty.

@@ -1,10 +1,9 @@
 //! `POST /ingest`: an entry from an agent, or an array of entries (DECISIONS 3 and 8).
 
 use evenkeel_common::http::{
-    Admitted, Arrival, HeaderMap, Request, Response, StatusCode, error, json, too_many,
+    Admitted, Arrival, HeaderMap, Request, Response, StatusCode, error, json, retry_later, too_many,
 };
 use evenkeel_common::wire::{FleetEntry, IngestReply, RejectedEntry};
-use http::header::{HeaderValue, RETRY_AFTER};
 
 use super::Api;
 use super::authorize::{unauthorized, whole_seconds};
@@ -147,9 +146,8 @@ fn note_malformed(api: &Api, agent: &str, count: usize, fault: &str) {
 /// may contain details that are not meant for agents.
 pub(super) fn store_away(fault: &KeepError) -> Response {
     tracing::debug!(%fault, "a request was refused: the store is away");
-    let mut response = error(StatusCode::SERVICE_UNAVAILABLE, "the warden's store is away; try again later");
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(STORE_RETRY_AFTER));
-    response
+    let text = "the warden's store is away; try again later";
+    retry_later(StatusCode::SERVICE_UNAVAILABLE, text, STORE_RETRY_AFTER)
 }
 
 /// Returns the id of the agent that the bearer token belongs to.
