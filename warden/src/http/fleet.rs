@@ -122,7 +122,10 @@ pub(super) async fn release(api: Api, request: Request) -> Response {
 
 /// `POST /inventory`
 pub(super) async fn inventory(api: Api, request: Request) -> Response {
-    let Some(agent) = agent(&api, &request.headers) else { return no_agent() };
+    let agent = match agent(&api, &request.headers) {
+        Ok(agent) => agent,
+        Err(refusal) => return refusal,
+    };
     let mut inventory: Inventory = match body(&request) {
         Ok(inventory) => inventory,
         Err(refusal) => return refusal,
@@ -206,7 +209,7 @@ fn fault_of(inventory: &Inventory) -> Option<String> {
 /// Returns the agent and its request, or the refusal.
 #[allow(clippy::result_large_err)]
 fn asked(api: &Api, request: &Request) -> Result<(String, FleetAsk), Response> {
-    let agent = agent(api, &request.headers).ok_or_else(no_agent)?;
+    let agent = agent(api, &request.headers)?;
     let ask: FleetAsk = body(request)?;
     let texts = [
         ("image", &ask.image, MAX_IMAGE),
@@ -246,8 +249,4 @@ pub(super) fn body<T: DeserializeOwned>(request: &Request) -> Result<T, Response
         let fault: String = fault.to_string().chars().take(MAX_NAME).collect();
         error(StatusCode::BAD_REQUEST, format!("the body is invalid: {fault}"))
     })
-}
-
-fn no_agent() -> Response {
-    super::authorize::unauthorized("the bearer token belongs to no agent of this warden")
 }

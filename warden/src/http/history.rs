@@ -9,9 +9,8 @@ use serde::Deserialize;
 
 use super::Api;
 use super::ingest::store_away;
+use super::read::REQUIRED;
 use crate::keep::{KeepError, MAX_PAGE, Page, Query};
-
-const REQUIRED: &str = "api.token is needed: as ?token=, as the cookie \"token\", or as bearer token";
 
 pub(super) async fn history(api: Api, request: Request) -> Response {
     if let Err(refused) = api.authorize(&request) {

@@ -67,8 +67,9 @@ pub(super) fn authenticate(api: &Api, headers: &HeaderMap, arrival: &Arrival) ->
 }
 
 pub(super) async fn ingest(api: Api, request: Request) -> Response {
-    let Some(agent) = agent(&api, &request.headers) else {
-        return unauthorized("the bearer token belongs to no agent of this warden");
+    let agent = match agent(&api, &request.headers) {
+        Ok(agent) => agent,
+        Err(refusal) => return refusal,
     };
     if let Err(refusal) = api.quotas.take(&agent, Quota::Bytes, request.body.len()) {
         api.metrics.count_ingest_refusal(IngestRefusal::TooMany);
@@ -150,9 +151,12 @@ pub(super) fn store_away(fault: &KeepError) -> Response {
     retry_later(StatusCode::SERVICE_UNAVAILABLE, text, STORE_RETRY_AFTER)
 }
 
-/// Returns the id of the agent that the bearer token belongs to.
-pub(super) fn agent(api: &Api, headers: &HeaderMap) -> Option<String> {
+/// Returns the id of the agent that the bearer token of an admitted request belongs to. The tokens may have changed since.
+#[allow(clippy::result_large_err)]
+pub(super) fn agent(api: &Api, headers: &HeaderMap) -> Result<String, Response> {
     let config = api.config();
-    let agent = config.tokens.agent(tokens::bearer(headers).unwrap_or_default())?;
-    Some(config.agents.get(agent)?.id.clone())
+    let agent = config.tokens.agent(tokens::bearer(headers).unwrap_or_default());
+    let agent = agent.and_then(|agent| config.agents.get(agent));
+    let no_agent = || unauthorized("the bearer token belongs to no agent of this warden");
+    agent.map(|agent| agent.id.clone()).ok_or_else(no_agent)
 }
