@@ -10,7 +10,8 @@ use super::tables::{
 };
 use crate::fleet::Machine;
 use crate::keep::query::Field;
-use crate::keep::{Folded, Retention};
+use crate::keep::{Folded, Retention, agent_of};
+
 /// Maximum number of entries removed in one transaction, so that other work is not delayed.
 const REMOVED_AT_ONCE: usize = 2000;
 /// The same for the entries of an earlier version that are added to the index of agents.
@@ -68,8 +69,7 @@ impl<'t> Tables<'t> {
         for item in self.entries.range(..from)?.rev().take(INDEXED_AT_ONCE) {
             let (id, row) = item?;
             let line = row.value().1;
-            let agent = serde_json::from_str::<OfAgent>(line).map(|entry| entry.agent).unwrap_or_default();
-            found.push((id.value(), agent, line.len()));
+            found.push((id.value(), agent_of(line), line.len()));
         }
         for (id, agent, size) in &found {
             self.index.insert((Field::Agent as u8, agent.as_str(), *id), ())?;
@@ -155,13 +155,6 @@ impl<'t> Tables<'t> {
         }
         Ok(())
     }
-}
-
-/// The part of an entry that says whose it is.
-#[derive(serde::Deserialize)]
-struct OfAgent {
-    #[serde(default)]
-    agent: String,
 }
 
 /// Adds what was saved of a damaged file: entries with their ids and arrival times, machines, values.
