@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use evenkeel_common::wire::{FleetAnswer, FleetDecisions, FleetImages, Inventory, Permission};
 use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -499,11 +501,7 @@ impl Collector {
             }
             let is_gone = self.replace(name, *revision, retention::mark(now)).await?;
             if let Some(decision) = decision.as_ref().filter(|_| is_gone) {
-                self.update(DECISIONS, |value| {
-                    let mut decisions: Decisions = parse(value)?;
-                    decisions.forget(decision).then(|| bytes(&decisions))
-                })
-                .await?;
+                self.amend(DECISIONS, |decisions: &mut Decisions| decisions.forget(decision)).await?;
             }
         }
         Ok(is_more || outdated.len() > MAX_REMOVALS)
@@ -517,27 +515,17 @@ impl Collector {
         for Reduced { name, revision, value, decision } in reduced.iter().take(MAX_REMOVALS) {
             let is_replaced = self.replace(name, *revision, value.clone()).await?;
             if let Some((repository, digest, failed)) = decision.as_ref().filter(|_| is_replaced) {
-                self.update(DECISIONS, |value| {
-                    let mut decisions: Decisions = parse(value)?;
-                    let changed = decisions.reduce_failed(repository, digest, failed.clone());
-                    changed.then(|| bytes(&decisions))
-                })
-                .await?;
+                let reduce = |decisions: &mut Decisions| {
+                    decisions.reduce_failed(repository, digest, failed.clone())
+                };
+                self.amend(DECISIONS, reduce).await?;
             }
         }
         if self.fleet.view.lock().decisions().clone().forget_agents(&is_configured) {
-            self.update(DECISIONS, |value| {
-                let mut decisions: Decisions = parse(value)?;
-                decisions.forget_agents(&is_configured).then(|| bytes(&decisions))
-            })
-            .await?;
+            self.amend(DECISIONS, |decisions: &mut Decisions| decisions.forget_agents(&is_configured)).await?;
         }
         // Failures that have not tripped the fuse yet are in no decision, and not in memory.
-        self.update(FUSE, |value| {
-            let mut fuse: Fuse = parse(value)?;
-            fuse.forget_agents(&is_configured).then(|| bytes(&fuse))
-        })
-        .await?;
+        self.amend(FUSE, |fuse: &mut Fuse| fuse.forget_agents(&is_configured)).await?;
         Ok(reduced.len() > MAX_REMOVALS)
     }
 
@@ -555,6 +543,19 @@ impl Collector {
             }
         }
         Err(KeepError(format!("other wardens keep changing {name}")))
+    }
+
+    /// Changes a value if there is one and `change` reports that it has changed it.
+    async fn amend<T: DeserializeOwned + Serialize>(
+        &self,
+        name: &str,
+        change: impl Fn(&mut T) -> bool + Send,
+    ) -> Result<bool, KeepError> {
+        let changed = move |value: &[u8]| {
+            let mut content: T = parse(value)?;
+            change(&mut content).then(|| bytes(&content))
+        };
+        self.update(name, changed).await
     }
 
     /// Replaces a value in the store, and then in memory. Returns `false` if another warden changed it first.
