@@ -2,11 +2,11 @@
 
 use evenkeel_common::wire::FleetEntry;
 use jiff::Timestamp;
-use redb::{Database, ReadableTable, Table, WriteTransaction};
+use redb::{Database, ReadableTable};
 
 use super::TableError;
 use super::tables::{
-    AGENTS_FROM, BYTES, BYTES_OF, ENTRIES, INDEX, META, NEXT_ID, add, add_bytes, begin_write, counter,
+    AGENTS_FROM, BYTES, BYTES_OF, NEXT_ID, Tables, add, add_bytes, begin_write, counter,
 };
 use crate::fleet::Machine;
 use crate::keep::query::Field;
@@ -43,22 +43,7 @@ pub(super) fn retain(database: &Database, limits: Retention, now: Timestamp) -> 
     Ok(removed)
 }
 
-/// The tables that change when entries are removed.
-struct Tables<'t> {
-    meta: Table<'t, &'static str, u64>,
-    entries: Table<'t, u64, (i64, &'static str)>,
-    index: Table<'t, (u8, &'static str, u64), ()>,
-}
-
-impl<'t> Tables<'t> {
-    fn open(transaction: &'t WriteTransaction) -> Result<Self, TableError> {
-        Ok(Self {
-            meta: transaction.open_table(META)?,
-            entries: transaction.open_table(ENTRIES)?,
-            index: transaction.open_table(INDEX)?,
-        })
-    }
-
+impl Tables<'_> {
     /// Adds some entries of an earlier version to the index of agents, the latest first. Returns how many.
     fn index_agents(&mut self) -> Result<usize, TableError> {
         let from = counter(&self.meta, AGENTS_FROM)?;
@@ -173,13 +158,7 @@ pub(super) fn restore(
             let Ok(entry) = serde_json::from_str::<FleetEntry>(line) else { continue };
             bytes += line.len() as u64;
             next = next.max(id + 1);
-            tables.entries.insert(*id, (*arrival, line.as_str()))?;
-            add_bytes(&mut tables.meta, &entry.agent, line.len())?;
-            for field in Field::ALL {
-                if let Some(value) = field.of(&entry) {
-                    tables.index.insert((field as u8, value, *id), ())?;
-                }
-            }
+            tables.insert(*id, *arrival, &entry, line)?;
         }
         tables.meta.insert(BYTES, bytes)?;
         tables.meta.insert(NEXT_ID, next)?;
