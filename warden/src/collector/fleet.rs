@@ -515,14 +515,14 @@ impl Collector {
         for Reduced { name, revision, value, decision } in reduced.iter().take(MAX_REMOVALS) {
             let is_replaced = self.replace(name, *revision, value.clone()).await?;
             if let Some((repository, digest, failed)) = decision.as_ref().filter(|_| is_replaced) {
-                let reduce = |decisions: &mut Decisions| {
-                    decisions.reduce_failed(repository, digest, failed.clone())
-                };
+                let reduce =
+                    |decisions: &mut Decisions| decisions.reduce_failed(repository, digest, failed.clone());
                 self.amend(DECISIONS, reduce).await?;
             }
         }
         if self.fleet.view.lock().decisions().clone().forget_agents(&is_configured) {
-            self.amend(DECISIONS, |decisions: &mut Decisions| decisions.forget_agents(&is_configured)).await?;
+            self.amend(DECISIONS, |decisions: &mut Decisions| decisions.forget_agents(&is_configured))
+                .await?;
         }
         // Failures that have not tripped the fuse yet are in no decision, and not in memory.
         self.amend(FUSE, |fuse: &mut Fuse| fuse.forget_agents(&is_configured)).await?;

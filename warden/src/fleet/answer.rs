@@ -115,8 +115,7 @@ pub fn answer(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Answere
 /// Returns the longest probation that the other machines have reported for the repository, in seconds. What a machine reports of
 /// itself must not let it prove a digest at once.
 fn probation_of_others(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> u32 {
-    let images =
-        others(asking, facts, now).flat_map(|(_, reported)| reported.images_of(asking.repository));
+    let images = others(asking, facts, now).flat_map(|(_, reported)| reported.images_of(asking.repository));
     let longest = images.filter_map(|image| image.probation).max();
     longest.map_or(USUAL_PROBATION, |longest| longest.min(MAX_PROBATION_OF_OTHERS))
 }

@@ -5,9 +5,7 @@ use jiff::Timestamp;
 use redb::{Database, ReadableTable};
 
 use super::TableError;
-use super::tables::{
-    AGENTS_FROM, BYTES, BYTES_OF, NEXT_ID, Tables, add, add_bytes, begin_write, counter,
-};
+use super::tables::{AGENTS_FROM, BYTES, BYTES_OF, NEXT_ID, Tables, add, add_bytes, begin_write, counter};
 use crate::fleet::Machine;
 use crate::keep::query::Field;
 use crate::keep::{Folded, Retention, agent_of};

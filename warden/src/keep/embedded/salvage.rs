@@ -181,7 +181,9 @@ fn from_bytes(
             Json::Record(record) => {
                 let name = verdict::name(&record.repository, &record.digest);
                 let before = found.values.get(&name).and_then(|value| serde_json::from_slice(value).ok());
-                if !known.contains(&name) && before.is_none_or(|before: DigestRecord| before.latest_at() < record.latest_at()) {
+                if !known.contains(&name)
+                    && before.is_none_or(|before: DigestRecord| before.latest_at() < record.latest_at())
+                {
                     found.values.insert(name, bytes(&*record));
                 }
             }
