@@ -8,10 +8,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use redb::{Database, StorageBackend, StorageError};
 
 use crate::clock::{Clock, SystemClock};
+use crate::file::move_aside;
 use crate::supervisor::panic_text;
 
 /// The error of one call. The file remains usable afterwards.
@@ -144,7 +145,7 @@ impl DatabaseFile {
         let lock = lock_folder(dir)?;
         let (database, aside) = match open_database(&path, options, OpenMode::CreateIfMissing) {
             Err(OpenError::Damaged(cause)) => {
-                let moved = move_aside(&path).map_err(|error| {
+                let moved = move_aside(&path, SystemClock.now()).map_err(|error| {
                     let text = format!("{} is damaged ({cause}) and cannot be moved: {error}", options.file);
                     OpenError::Io(io::Error::other(text))
                 })?;
@@ -169,7 +170,7 @@ impl DatabaseFile {
         work: impl FnOnce(&Database) -> Result<R, E>,
     ) -> Result<R, StoreError> {
         let fail = |cause: String| StoreError { doing, path: self.path.clone(), cause };
-        let mut slot = self.guard();
+        let mut slot = self.database.lock();
         let database = match std::mem::replace(&mut *slot, Slot::Closed(self.options)) {
             Slot::Open(database) => database,
             Slot::Closed(options) => match open_database(&self.path, options, OpenMode::MustExist) {
@@ -202,10 +203,6 @@ impl DatabaseFile {
             }
         }
     }
-
-    fn guard(&self) -> MutexGuard<'_, Slot> {
-        self.database.lock()
-    }
 }
 
 /// Reports whether the disk has failed, for example because it is full, and nothing says that the content is damaged.
@@ -227,13 +224,6 @@ fn lock_folder(dir: &Path) -> Result<File, OpenError> {
         // The file system does not support locks; rely on the lock of the database.
         Ok(()) | Err(TryLockError::Error(_)) => Ok(folder),
     }
-}
-
-fn move_aside(path: &Path) -> io::Result<PathBuf> {
-    let stamp = SystemClock.now().strftime("%Y%m%dT%H%M%S.%3fZ");
-    let aside = path.with_added_extension(format!("damaged-{stamp}"));
-    fs::rename(path, &aside)?;
-    Ok(aside)
 }
 
 /// How to treat a missing file.
@@ -327,12 +317,15 @@ mod tests {
         ] {
             let what = error.to_string();
             file.run("write", |_| Err::<(), _>(error)).unwrap_err();
-            assert!(matches!(&*file.guard(), Slot::Closed(options) if options.check == is_checked), "{what}");
+            assert!(
+                matches!(&*file.database.lock(), Slot::Closed(options) if options.check == is_checked),
+                "{what}"
+            );
             file.run("read", |_| Ok::<_, redb::Error>(())).unwrap();
-            assert!(matches!(&*file.guard(), Slot::Open(_)), "{what}");
+            assert!(matches!(&*file.database.lock(), Slot::Open(_)), "{what}");
         }
         file.run("write", |_| -> Result<(), redb::Error> { panic!("an assertion of redb") }).unwrap_err();
-        assert!(matches!(&*file.guard(), Slot::Closed(Options { check: true, .. })));
+        assert!(matches!(&*file.database.lock(), Slot::Closed(Options { check: true, .. })));
     }
 
     #[test]
@@ -344,7 +337,7 @@ mod tests {
         let good = fs::read(file.path()).unwrap();
         fs::write(file.path(), "").unwrap();
         file.run("read", |_| Ok::<_, redb::Error>(())).unwrap_err();
-        assert!(matches!(&*file.guard(), Slot::Closed(Options { check: true, .. })));
+        assert!(matches!(&*file.database.lock(), Slot::Closed(Options { check: true, .. })));
         fs::write(file.path(), good).unwrap();
         file.run("read", |_| Ok::<_, redb::Error>(())).unwrap();
     }

@@ -37,8 +37,7 @@ fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
 /// Moves an unusable file aside for inspection and returns its new path.
 pub fn move_aside(path: &Path, stamp: jiff::Timestamp) -> io::Result<PathBuf> {
     let stamp = stamp.strftime("%Y%m%dT%H%M%S.%3fZ");
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let aside = path.with_file_name(format!("{name}.damaged-{stamp}"));
+    let aside = path.with_added_extension(format!("damaged-{stamp}"));
     fs::rename(path, &aside)?;
     Ok(aside)
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use redb::{ReadableDatabase, TableDefinition};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -333,16 +333,12 @@ impl MemoryStore {
     pub fn new() -> Self {
         Self::default()
     }
-
-    fn content(&self) -> MutexGuard<'_, BTreeMap<String, Vec<u8>>> {
-        self.0.lock()
-    }
 }
 
 #[async_trait]
 impl Store for MemoryStore {
     async fn put_all(&self, changes: Vec<Change>) -> Result<(), StoreError> {
-        let mut content = self.content();
+        let mut content = self.0.lock();
         for (key, value) in changes {
             match value {
                 Some(value) => content.insert(key, value),
@@ -353,11 +349,11 @@ impl Store for MemoryStore {
     }
 
     async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.content().get(key).cloned())
+        Ok(self.0.lock().get(key).cloned())
     }
 
     async fn scan(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
-        let content = self.content();
+        let content = self.0.lock();
         let from = content.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
         Ok(from.map(|(key, value)| (key.clone(), value.clone())).collect())
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use evenkeel_common::http::{self, Response, StatusCode};
 use evenkeel_common::page::{self, Document};
 use futures_util::{FutureExt, stream};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use warp::Reply;
@@ -46,12 +46,6 @@ struct State {
     next_id: u64,
     /// Number of IDs before the first entry in `entries`.
     skipped: u64,
-}
-
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
 }
 
 impl StubServer {
@@ -125,22 +119,22 @@ impl StubServer {
     /// Sets the response to a request, for example `POST /trigger/web`. A request with a query takes precedence over the same
     /// one without.
     pub fn answer(&self, request: &str, status: u16, body: &Value) {
-        self.shared.state().answers.insert(request.to_owned(), (status, body.clone()));
+        self.shared.state.lock().answers.insert(request.to_owned(), (status, body.clone()));
     }
 
     /// Returns the requests so far, except those for the page and for streams.
     pub fn requests(&self) -> Vec<String> {
-        self.shared.state().requests.clone()
+        self.shared.state.lock().requests.clone()
     }
 
     /// Returns the same requests with their query and body.
     pub fn received(&self) -> Vec<(String, String)> {
-        self.shared.state().received.clone()
+        self.shared.state.lock().received.clone()
     }
 
     /// Returns the number of open streams.
     pub fn streams(&self) -> usize {
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         state.streams.retain(|stream| !stream.is_closed());
         state.streams.len()
     }
@@ -148,14 +142,14 @@ impl StubServer {
     /// Sends a status to all streams, and as the first frame to every new one.
     pub fn status(&self, report: &Value) {
         let frame = format!("event:status\ndata:{report}\n\n");
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         state.status = Some(frame.clone());
         state.send(&frame);
     }
 
     /// Sets the ID of the next entry, as if earlier entries had existed.
     pub fn skip_to(&self, id: u64) {
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         state.skipped = id.saturating_sub(1);
         state.next_id = id;
     }
@@ -163,7 +157,7 @@ impl StubServer {
     /// Sends an entry to all streams and keeps it for new ones.
     pub fn entry(&self, entry: &Value) {
         let event = if self.shared.path == "/ui" { "event:audit\n" } else { "" };
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         let frame = format!("{event}data:{entry}\nid:{}\n\n", state.next_id);
         state.next_id += 1;
         state.entries.push(frame.clone());
@@ -172,7 +166,7 @@ impl StubServer {
 
     /// Keeps the current streams open but sends nothing more on them, like a proxy that has lost its upstream.
     pub fn stall_streams(&self) {
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         let stalled = std::mem::take(&mut state.streams);
         state.stalled.extend(stalled);
     }
@@ -181,7 +175,7 @@ impl StubServer {
     pub fn set_offline(&self, offline: bool) {
         self.server.set_online(!offline);
         if offline {
-            let mut state = self.shared.state();
+            let mut state = self.shared.state.lock();
             state.streams.clear();
             state.stalled.clear();
         }
@@ -201,7 +195,7 @@ impl Shared {
             "/ui/stream" | "/events" => self.follow(request),
             path => {
                 let (route, line) = (request.route(), request.line());
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 let answer = state.answers.get(&line).or_else(|| state.answers.get(&route));
                 let answer = answer.cloned().or_else(|| why(path)).or_else(|| history(path));
                 state.requests.push(route);
@@ -216,7 +210,7 @@ impl Shared {
     fn follow(&self, request: &Request) -> Response {
         let header = request.headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
         let after: Option<u64> = header.or_else(|| request.number("after"));
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let known = state.entries.len();
         let after = after.and_then(|id| usize::try_from(id.checked_sub(state.skipped)?).ok());
         let from = after.filter(|id| *id <= known).unwrap_or_else(|| known.saturating_sub(REPLAY));

@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Findings, KeyPath, quote};
 
+const NO_PORT: &str = "has no port from 1 to 65535";
+
 /// A parsed listen address; different spellings of the same address compare equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Address {
@@ -12,9 +14,12 @@ pub struct Address {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Host {
+pub(crate) enum Host {
+    /// All interfaces, v4 and v6.
     All,
+    /// Both loopback addresses.
     Localhost,
+    /// One address.
     Ip(IpAddr),
 }
 
@@ -53,35 +58,41 @@ impl Address {
                 _ => ours.iter().any(|ip| theirs.contains(ip)),
             }
     }
-
-    fn of(text: &str) -> Result<Self, &'static str> {
-        let (host, port) = text.rsplit_once(':').ok_or("has no port")?;
-        let host = if host.is_empty() {
-            Host::All
-        } else if host.eq_ignore_ascii_case("localhost") {
-            Host::Localhost
-        } else if let Some(inner) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-            Host::Ip(inner.parse::<Ipv6Addr>().map_err(|_| "has no IPv6 address in the brackets")?.into())
-        } else if host.contains(':') {
-            return Err("has an IPv6 address without brackets");
-        } else {
-            Host::Ip(host.parse::<Ipv4Addr>().map_err(|_| "has an invalid host")?.into())
-        };
-        let port = self::port(port).ok_or("has no port from 1 to 65535")?;
-        Ok(Self { host, port })
-    }
 }
 
 /// Parses an entry, or returns why it is invalid.
 pub fn parse(text: &str) -> Result<Address, &'static str> {
-    Address::of(text)
+    match split(text)? {
+        (_, 0) => Err(NO_PORT),
+        (host, port) => Ok(Address { host, port }),
+    }
+}
+
+/// Splits an address into its host and its port, which may be 0, or returns why it is invalid.
+pub(crate) fn split(text: &str) -> Result<(Host, u16), &'static str> {
+    let (host, port) = text.rsplit_once(':').ok_or("has no port")?;
+    let host = if host.is_empty() {
+        Host::All
+    } else if host.eq_ignore_ascii_case("localhost") {
+        Host::Localhost
+    } else if let Some(inner) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Host::Ip(inner.parse::<Ipv6Addr>().map_err(|_| "has no IPv6 address in the brackets")?.into())
+    } else if host.contains(':') {
+        return Err("has an IPv6 address without brackets");
+    } else {
+        Host::Ip(host.parse::<Ipv4Addr>().map_err(|_| "has an invalid host")?.into())
+    };
+    Ok((host, any_port(port).ok_or(NO_PORT)?))
 }
 
 /// Parses a port from 1 to 65535, written in digits only.
 pub fn port(text: &str) -> Option<u16> {
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let port = if digits { text.parse::<u16>().ok() } else { None };
-    port.filter(|port| *port > 0)
+    any_port(text).filter(|port| *port > 0)
+}
+
+/// The same, with 0 as well.
+pub(crate) fn any_port(text: &str) -> Option<u16> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
 /// Returns the valid addresses of the array at `at`, with their indexes, and records a fault for each invalid entry.
@@ -89,7 +100,7 @@ pub fn port(text: &str) -> Option<u16> {
 pub fn check(texts: &[Option<String>], at: &KeyPath, findings: &mut Findings) -> Vec<(usize, Address)> {
     let mut good: Vec<(usize, Address)> = Vec::new();
     for (n, text) in texts.iter().enumerate().filter_map(|(n, text)| Some((n, text.as_deref()?))) {
-        match Address::of(text) {
+        match parse(text) {
             Err(why) => findings.fault(&at.index(n), format!("{} {why}; allowed: host:port, where host is an IP address (v6 in brackets), localhost, or empty for all interfaces, and port is 1 to 65535", quote(text))),
             Ok(address) => match good.iter().find(|(_, other)| address.overlaps(*other)) {
                 Some((first, _)) => {
@@ -101,4 +112,31 @@ pub fn check(texts: &[Option<String>], at: &KeyPath, findings: &mut Findings) ->
         }
     }
     good
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_split_as_documented() {
+        assert_eq!(split(":9090"), Ok((Host::All, 9090)));
+        assert_eq!(split("LocalHost:1"), Ok((Host::Localhost, 1)));
+        assert_eq!(split("127.0.0.1:65535").unwrap().1, 65535);
+        assert!(matches!(split("[::1]:80"), Ok((Host::Ip(IpAddr::V6(_)), 80))));
+        for bad in [
+            "",
+            "9090",
+            "::1:80",
+            "host:80",
+            "1.2.3.4:",
+            "1.2.3.4:+80",
+            "1.2.3.4:65536",
+            "[::1]",
+            "[1.2.3.4]:1",
+        ] {
+            assert!(split(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse(":0"), Err(NO_PORT));
+    }
 }

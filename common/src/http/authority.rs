@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::config::address::any_port;
+
 /// `host[:port]`, as in `Host`, and in `Origin` after the scheme.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Authority {
@@ -34,15 +36,10 @@ impl Authority {
         };
         let port = match port {
             None | Some("") => None,
-            Some(port) => Some(parse_port(port)?),
+            Some(port) => Some(any_port(port)?),
         };
         Some(Self { host, port })
     }
-}
-
-/// Parses a port, which consists of digits only.
-pub(super) fn parse_port(text: &str) -> Option<u16> {
-    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
 /// Normalizes a host name.

@@ -7,6 +7,8 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpSocket};
 
+use crate::config::address::{Host, split};
+
 const BACKLOG: u32 = 1024;
 
 /// Why a listener could not be created.
@@ -35,10 +37,10 @@ pub fn bind(addresses: &[String]) -> Result<Vec<TcpListener>, BindError> {
     let mut absent = Vec::new();
     for address in addresses {
         let fail = |cause| BindError::Listen { address: address.clone(), cause };
-        let (host, port) = split(address).ok_or_else(|| BindError::Address(address.clone()))?;
+        let (host, port) = split(address).map_err(|_| BindError::Address(address.clone()))?;
         // If the v4 wildcard is configured separately, `[::]` must not cover v4 as well.
         let is_v4_separate = || {
-            addresses.iter().any(|other| split(other) == Some((Host::Ip(Ipv4Addr::UNSPECIFIED.into()), port)))
+            addresses.iter().any(|other| split(other) == Ok((Host::Ip(Ipv4Addr::UNSPECIFIED.into()), port)))
         };
         match host {
             Host::Localhost => {
@@ -78,25 +80,6 @@ pub fn bind(addresses: &[String]) -> Result<Vec<TcpListener>, BindError> {
         listeners.push(ahead);
     }
     Ok(listeners)
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Host {
-    All,
-    Localhost,
-    Ip(IpAddr),
-}
-
-fn split(address: &str) -> Option<(Host, u16)> {
-    let (host, port) = address.rsplit_once(':')?;
-    let port = port.bytes().all(|byte| byte.is_ascii_digit()).then(|| port.parse().ok())??;
-    let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-        Some(six) => Host::Ip(six.parse::<Ipv6Addr>().ok()?.into()),
-        None if host.is_empty() => Host::All,
-        None if host.eq_ignore_ascii_case("localhost") => Host::Localhost,
-        None => Host::Ip(host.parse::<Ipv4Addr>().ok()?.into()),
-    };
-    Some((host, port))
 }
 
 fn listen(address: SocketAddr, v6_only: bool) -> io::Result<TcpListener> {
@@ -149,27 +132,6 @@ mod tests {
 
     fn bind_one(address: &str) -> Result<Vec<TcpListener>, BindError> {
         bind(&[address.to_owned()])
-    }
-
-    #[test]
-    fn addresses_are_split_as_documented() {
-        assert_eq!(split(":9090"), Some((Host::All, 9090)));
-        assert_eq!(split("LocalHost:1"), Some((Host::Localhost, 1)));
-        assert_eq!(split("127.0.0.1:65535").unwrap().1, 65535);
-        assert!(matches!(split("[::1]:80"), Some((Host::Ip(IpAddr::V6(_)), 80))));
-        for bad in [
-            "",
-            "9090",
-            "::1:80",
-            "host:80",
-            "1.2.3.4:",
-            "1.2.3.4:+80",
-            "1.2.3.4:65536",
-            "[::1]",
-            "[1.2.3.4]:1",
-        ] {
-            assert_eq!(split(bad), None, "{bad}");
-        }
     }
 
     #[tokio::test]

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::RETRY_AFTER;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
-use super::{Arrival, Response, error, too_many};
+use super::{Arrival, Response, retry_later, too_many};
 
 /// Seconds after which a sender may retry when its body exceeded the budget.
 const RETRY_AFTER_SECONDS: u16 = 5;
@@ -54,7 +53,7 @@ impl Bodies {
 
     /// Bytes currently held.
     pub fn held(&self) -> usize {
-        self.lock().total
+        self.held.lock().total
     }
 
     pub(super) fn per_body(&self) -> usize {
@@ -67,24 +66,18 @@ impl Bodies {
     }
 
     fn charge(&self, sender: &str, bytes: usize) -> Result<(), Response> {
-        let mut held = self.lock();
+        let mut held = self.held.lock();
         let of_sender = held.by_sender.get(sender).copied().unwrap_or_default();
         if of_sender + bytes > self.per_sender {
             return Err(too_many("this sender has too many request bytes in flight", RETRY_AFTER_SECONDS));
         }
         if held.total + bytes > self.total {
             let text = "the memory for request bodies is exhausted";
-            let mut refusal = error(StatusCode::SERVICE_UNAVAILABLE, text);
-            refusal.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_SECONDS.into());
-            return Err(refusal);
+            return Err(retry_later(StatusCode::SERVICE_UNAVAILABLE, text, RETRY_AFTER_SECONDS));
         }
         held.total += bytes;
         *held.by_sender.entry(sender.to_owned()).or_default() += bytes;
         Ok(())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Held> {
-        self.held.lock()
     }
 }
 
@@ -122,7 +115,7 @@ impl Drop for BodyBuffer {
         if self.charged == 0 {
             return;
         }
-        let mut held = self.bodies.lock();
+        let mut held = self.bodies.held.lock();
         held.total -= self.charged;
         if let Some(of_sender) = held.by_sender.get_mut(&self.sender) {
             *of_sender -= self.charged;
@@ -161,6 +154,6 @@ mod tests {
         drop((one, two));
         four.push(&[b'x'; 600]).unwrap();
         drop((three, four));
-        assert_eq!((bodies.held(), bodies.lock().by_sender.len()), (0, 0));
+        assert_eq!((bodies.held(), bodies.held.lock().by_sender.len()), (0, 0));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::Limits;
 use super::connection::Connection;
@@ -52,7 +52,7 @@ impl Connections {
 
     /// Reserves a slot for a connection. Returns `None` if there is none and no other connection can be closed for it.
     pub(super) fn admit(self: &Arc<Self>, conn: Arc<Connection>) -> Option<Slot> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.by_peer.get(&conn.peer).is_some_and(|count| *count >= self.per_peer) {
             state.evict_oldest(|member| member.conn.peer == conn.peer)?;
         } else if state.members.len() >= self.total {
@@ -67,10 +67,6 @@ impl Connections {
         *state.by_peer.entry(conn.peer).or_default() += 1;
         state.members.insert(id, Member { conn, unsent: 0 });
         Some(Slot { connections: self.clone(), id })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
     }
 }
 
@@ -101,7 +97,7 @@ impl Slot {
     /// Records that `bytes` of a response are held for this client. If the total exceeds the limit, the connections that
     /// have been waiting longest for their clients are closed.
     pub(super) fn set_unsent(&self, bytes: usize) {
-        let mut state = self.connections.lock();
+        let mut state = self.connections.state.lock();
         let Some(member) = state.members.get_mut(&self.id) else { return };
         let before = std::mem::replace(&mut member.unsent, bytes);
         state.unsent = state.unsent - before + bytes;
@@ -119,7 +115,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.connections.lock().remove(self.id);
+        self.connections.state.lock().remove(self.id);
     }
 }
 
@@ -162,10 +158,10 @@ mod tests {
         slots.push(connections.admit(conn("10.0.0.3")).unwrap());
         assert!(evicted(&fourth) && !evicted(&conns[2]));
         conns[2].enter(Phase::Streaming);
-        connections.lock().members.values().for_each(|member| member.conn.enter(Phase::Handling));
+        connections.state.lock().members.values().for_each(|member| member.conn.enter(Phase::Handling));
         assert!(connections.admit(conn("10.0.0.4")).is_none(), "all are busy");
         drop(slots);
-        let state = connections.lock();
+        let state = connections.state.lock();
         assert_eq!((state.members.len(), state.by_peer.len()), (0, 0));
     }
 
@@ -179,17 +175,17 @@ mod tests {
             let slot = connections.admit(conn.clone()).unwrap();
             slot.set_unsent(40);
             slots.push(slot);
-            assert!(connections.lock().unsent <= 100);
+            assert!(connections.state.lock().unsent <= 100);
             advance(Duration::from_secs(1)).await;
         }
         let evicted: Vec<_> = conns.iter().map(|conn| conn.evicted.is_cancelled()).collect();
         assert_eq!(evicted, [true, true, true, false, false]);
         slots[4].set_unsent(0);
-        assert_eq!(connections.lock().unsent, 40);
+        assert_eq!(connections.state.lock().unsent, 40);
         // A response larger than the budget is still served, alone.
         slots[4].set_unsent(1000);
         assert!(conns[3].evicted.is_cancelled() && !conns[4].evicted.is_cancelled());
         drop(slots);
-        assert_eq!(connections.lock().unsent, 0);
+        assert_eq!(connections.state.lock().unsent, 0);
     }
 }

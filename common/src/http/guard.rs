@@ -3,8 +3,9 @@
 use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, Method, StatusCode, Version};
 
-use super::authority::{Authority, Host, machine_names, name_of, parse_port};
+use super::authority::{Authority, Host, machine_names, name_of};
 use super::{Response, error};
+use crate::config::address::any_port;
 
 /// Header that our own pages add to their requests. A page of another origin can send it only with the consent of the server,
 /// which never gives it (no CORS headers). Unlike `Sec-Fetch-Site`, it is also sent over plain HTTP.
@@ -162,7 +163,7 @@ impl Guard {
         let is_same = |host: &Host, port: Option<u16>| {
             *host == origin.host && port.unwrap_or(origin.default_port) == origin.port
         };
-        let forwarded_port = first(headers, "x-forwarded-port").and_then(parse_port);
+        let forwarded_port = first(headers, "x-forwarded-port").and_then(any_port);
         let matches = |text: Option<&str>| {
             text.and_then(Authority::parse).is_some_and(|at| {
                 is_same(&at.host, at.port) || forwarded_port.is_some() && is_same(&at.host, forwarded_port)

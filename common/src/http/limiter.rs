@@ -8,7 +8,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use parking_lot::Mutex;
 
-use super::{Response, error};
+use super::{Response, retry_later};
 
 /// A limited number of permits. Clones share them.
 #[derive(Debug, Clone)]
@@ -84,9 +84,7 @@ impl Limiter {
 
 /// A 429 response with `Retry-After`.
 pub fn too_many(text: impl Into<String>, seconds: u16) -> Response {
-    let mut refusal = error(StatusCode::TOO_MANY_REQUESTS, text);
-    refusal.headers_mut().insert(http::header::RETRY_AFTER, seconds.into());
-    refusal
+    retry_later(StatusCode::TOO_MANY_REQUESTS, text, seconds)
 }
 
 impl<K: Eq + Hash> Drop for Permit<K> {

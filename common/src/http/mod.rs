@@ -44,7 +44,7 @@ pub use bind::{BindError, bind};
 pub use bodies::{Admitted, Bodies};
 pub use guard::Guard;
 pub use limiter::{Limiter, Permit, too_many};
-pub use reply::{error, json};
+pub use reply::{error, json, retry_later};
 pub use routes::{Request, Routes};
 pub use server::{Arrival, serve};
 

@@ -4,14 +4,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::Method;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{HeaderMap, Method};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 use warp::filters::BoxedFilter;
 
-use super::{Admitted, Arrival, BasePath, Bodies, Guard, Limits, Request, Response, Routes};
+use super::routes::Admit;
+use super::{BasePath, Bodies, Guard, Limits, Request, Response, Routes};
 use crate::wire::ErrorBody;
 
 /// Path of the document.
@@ -102,9 +103,6 @@ pub struct Endpoints<S> {
     docs: Vec<(Method, &'static str, Doc)>,
     about: About,
 }
-
-/// Decides whether to read the body of a request, from its headers alone.
-type Admit<S> = fn(&S, &HeaderMap, &Arrival) -> Result<Admitted, Response>;
 
 impl<S: Clone + Send + Sync + 'static> Endpoints<S> {
     /// Creates an empty table.

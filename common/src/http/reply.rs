@@ -28,6 +28,13 @@ pub fn error(status: StatusCode, text: impl Into<String>) -> Response {
     json(status, &ErrorBody { error: text.into() })
 }
 
+/// An error response with `Retry-After`, in seconds.
+pub fn retry_later(status: StatusCode, text: impl Into<String>, seconds: u16) -> Response {
+    let mut refusal = error(status, text);
+    refusal.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    refusal
+}
+
 /// The bytes of an error response that is written without hyper, after which the connection is closed.
 pub(super) fn raw(status: StatusCode, text: &str, retry_after: Option<u16>) -> Bytes {
     let body = serde_json::to_vec(&ErrorBody { error: text.to_owned() }).expect("a text is JSON");

@@ -59,7 +59,7 @@ impl Request {
 type Handler<S> = Box<dyn Fn(S, Request) -> Pin<Box<dyn Future<Output = Response> + Send>> + Send + Sync>;
 
 /// Decides whether to read the body of a request, from its headers alone.
-type Admit<S> = fn(&S, &HeaderMap, &Arrival) -> Result<Admitted, Response>;
+pub(super) type Admit<S> = fn(&S, &HeaderMap, &Arrival) -> Result<Admitted, Response>;
 
 struct Route<S> {
     method: Method,
@@ -118,7 +118,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         method: Method,
         path: &'static str,
         bodies: &Bodies,
-        admit: fn(&S, &HeaderMap, &Arrival) -> Result<Admitted, Response>,
+        admit: Admit<S>,
         handler: impl Fn(S, Request) -> F + Send + Sync + 'static,
     ) -> Self
     where

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use evenkeel_common::http::{Arrival, HeaderMap};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Wrong tokens that a client may send in a burst.
@@ -43,7 +43,7 @@ impl LoginThrottle {
     /// Returns how long a client must wait before its next token is checked; `None` if it need not wait.
     pub fn retry_after(&self, client: IpAddr) -> Option<Duration> {
         let now = Instant::now();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let bucket = state.bucket(client, now)?;
         let allowed_at = bucket.empty_at.checked_sub(INTERVAL * (BURST - 1))?;
         Some(allowed_at.saturating_duration_since(now)).filter(|wait| !wait.is_zero())
@@ -52,7 +52,7 @@ impl LoginThrottle {
     /// Counts a wrong token; `kind` tells the log whether it was sent by a user or an agent.
     pub fn record_failure(&self, client: IpAddr, digest: &[u8; 32], kind: &str) {
         let now = Instant::now();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.unlogged += 1;
         if state.last_logged.is_none_or(|last| now - last >= MIN_LOG_PAUSE) {
             let count = std::mem::take(&mut state.unlogged);
@@ -71,10 +71,6 @@ impl LoginThrottle {
                 bucket.tokens.pop_front();
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
     }
 }
 
@@ -162,7 +158,7 @@ mod tests {
             throttle.record_failure(ip("10.0.0.1"), &digest("old"), "agent");
         }
         assert_eq!(throttle.retry_after(ip("10.0.0.1")), None);
-        assert!(throttle.lock().unlogged > 0, "the log is rate-limited");
+        assert!(throttle.state.lock().unlogged > 0, "the log is rate-limited");
     }
 
     #[tokio::test(start_paused = true)]
@@ -172,7 +168,7 @@ mod tests {
             let address = IpAddr::from(Ipv4Addr::from_bits(0x0a00_0000 + n));
             throttle.record_failure(address, &digest(&n.to_string()), "user");
         }
-        assert!(throttle.lock().clients.len() <= MAX_CLIENTS + 1);
+        assert!(throttle.state.lock().clients.len() <= MAX_CLIENTS + 1);
         assert!(throttle.retry_after(ip("192.0.2.1")).is_some());
         advance(INTERVAL * 20_001).await;
         assert_eq!(throttle.retry_after(ip("192.0.2.1")), None);

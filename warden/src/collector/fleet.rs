@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use evenkeel_common::wire::{FleetAnswer, FleetDecisions, FleetImages, Inventory, Permission};
 use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -90,10 +92,6 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    fn view(&self) -> parking_lot::MutexGuard<'_, View> {
-        self.view.lock()
-    }
-
     fn rules(&self) -> (Rules, FuseRule) {
         *self.rules.lock()
     }
@@ -129,12 +127,12 @@ impl Fleet {
 
     /// Applies values read from the store, and wakes waiting long polls.
     pub(super) fn apply(&self, values: impl IntoIterator<Item = (String, Versioned)>) {
-        self.apply_to(&mut self.view(), values, false);
+        self.apply_to(&mut self.view.lock(), values, false);
     }
 
     /// Replaces everything by the values of a store that has lost what was read before.
     pub(super) fn replace(&self, values: impl IntoIterator<Item = (String, Versioned)>) {
-        let mut view = self.view();
+        let mut view = self.view.lock();
         *view = View::default();
         self.apply_to(&mut view, values, true);
     }
@@ -172,7 +170,7 @@ impl Collector {
     pub async fn news_for(&self, agent: &str, revision: u64, verdicts: Option<u64>) {
         let mut news = self.fleet.news.subscribe();
         let has_other = || {
-            let view = self.fleet.view();
+            let view = self.fleet.view.lock();
             view.revision() != revision || verdicts.is_some_and(|known| view.verdicts_for(agent) != known)
         };
         while !has_other() && news.changed().await.is_ok() {}
@@ -180,27 +178,27 @@ impl Collector {
 
     /// Returns the decisions in force for an agent.
     pub fn decisions_for(&self, agent: &str) -> FleetDecisions {
-        let machines = self.lock().ids().to_vec();
+        let machines = self.machines.lock().ids().to_vec();
         let store = self.store_state().borrow().error().map(|_| "away".to_owned());
-        let decisions = self.fleet.view().decisions_for(agent, &machines, self.clock.now());
+        let decisions = self.fleet.view.lock().decisions_for(agent, &machines, self.clock.now());
         FleetDecisions { store, ..decisions }
     }
 
     /// Returns the images of all machines.
     pub fn fleet_images(&self) -> FleetImages {
         let ids = self.machines().iter().map(|machine| machine.id().to_owned()).collect();
-        self.fleet.view().images(ids, self.clock.now())
+        self.fleet.view.lock().images(ids, self.clock.now())
     }
 
     /// Returns the number of withheld digests that matter to the machines that still report.
     pub fn withheld_digests(&self) -> usize {
-        let ids = self.lock().ids().to_vec();
-        self.fleet.view().withheld(&ids, self.clock.now())
+        let ids = self.machines.lock().ids().to_vec();
+        self.fleet.view.lock().withheld(&ids, self.clock.now())
     }
 
     /// Returns the number of leases in force.
     pub fn live_leases(&self) -> usize {
-        self.fleet.view().live_leases(self.clock.now())
+        self.fleet.view.lock().live_leases(self.clock.now())
     }
 
     /// Returns how many requests were answered with go, wait, and no.
@@ -250,7 +248,7 @@ impl Collector {
 
     /// Returns why an agent gets no further lease, if it has too many.
     fn over_limit(&self, asking: &Asking<'_>) -> Option<&'static str> {
-        let view = self.fleet.view();
+        let view = self.fleet.view.lock();
         if view.has_lease(asking.agent, asking.service, asking.repository, asking.digest) {
             return None;
         }
@@ -320,8 +318,8 @@ impl Collector {
         let now = self.clock.now();
         // A machine that may only be left out of the list because of a fault still holds back those of higher rings.
         let may_be_configured = self.may_be_configured(now);
-        let ids = self.lock().ids().to_vec();
-        let view = self.fleet.view();
+        let ids = self.machines.lock().ids().to_vec();
+        let view = self.fleet.view.lock();
         let machines: Vec<(&str, &Reported)> =
             view.reports().filter(|(agent, _)| may_be_configured(agent)).collect();
         let missing = self.missing_report(&view, asking.agent, &ids);
@@ -341,9 +339,9 @@ impl Collector {
 
     /// Returns a function that reports whether an agent may be configured, at this warden or at another one.
     fn may_be_configured(&self, now: Timestamp) -> impl Fn(&str) -> bool + Send + Sync + use<> {
-        let view = self.fleet.view();
+        let view = self.fleet.view.lock();
         let reporting = view.reporting(now).filter(|_| self.keep.is_shared()).map(str::to_owned);
-        self.lock().may_be_configured(&reporting.collect::<Vec<_>>())
+        self.machines.lock().may_be_configured(&reporting.collect::<Vec<_>>())
     }
 
     /// Returns one of these machines, other than the asking one, whose report may be on its way.
@@ -361,7 +359,7 @@ impl Collector {
 
     /// Answers from memory. Memory is recent enough to defer a deployment; `Go` requires the current state of the store.
     fn answer_from_memory(&self, asking: &Asking<'_>) -> FleetAnswer {
-        let view = self.fleet.view();
+        let view = self.fleet.view.lock();
         let record = view.record(asking.repository, asking.digest).cloned().unwrap_or_default();
         let facts = Facts {
             decisions: view.decisions(),
@@ -406,8 +404,8 @@ impl Collector {
 
     /// Makes the configured agents without a report do so: they may have had other ids when this warden was last started.
     pub(super) fn expect_missing_reports(&self) {
-        let mut ids = self.lock().ids().to_vec();
-        let view = self.fleet.view();
+        let mut ids = self.machines.lock().ids().to_vec();
+        let view = self.fleet.view.lock();
         ids.retain(|id| view.inventory(id).is_none());
         drop(view);
         self.expect_reports(ids);
@@ -426,7 +424,7 @@ impl Collector {
     /// Records a poll. An agent that was offline because it had not polled is online again.
     pub async fn record_poll(&self, agent: &str) {
         let now = self.clock.now();
-        self.polls().insert(agent.to_owned(), now);
+        self.fleet.polls.lock().insert(agent.to_owned(), now);
         // The agent gets the decisions even if the store fails; the next poll is recorded, too.
         match timeout(POLL_TIME, self.record_heartbeat(agent, Ok(()))).await {
             Ok(Ok(_)) => {}
@@ -438,7 +436,7 @@ impl Collector {
     /// Shares the polls that this warden received with the other wardens.
     pub async fn share_polls(&self) -> Result<(), KeepError> {
         let now = self.clock.now();
-        let mut mine = std::mem::take(&mut *self.polls());
+        let mut mine = std::mem::take(&mut *self.fleet.polls.lock());
         mine.retain(|_, at| is_possible_poll(*at, now));
         if mine.is_empty() {
             return Ok(());
@@ -453,7 +451,7 @@ impl Collector {
         });
         let shared = shared.await;
         if shared.is_err() {
-            let mut polls = self.polls();
+            let mut polls = self.fleet.polls.lock();
             for (agent, at) in mine {
                 polls.entry(agent).or_insert(at);
             }
@@ -463,14 +461,10 @@ impl Collector {
 
     /// Returns when an agent last polled any warden.
     pub fn last_poll(&self, agent: &str) -> Option<Timestamp> {
-        let mine = self.polls().get(agent).copied();
-        let shared = self.fleet.view().last_poll(agent);
+        let mine = self.fleet.polls.lock().get(agent).copied();
+        let shared = self.fleet.view.lock().last_poll(agent);
         let now = self.clock.now();
         mine.into_iter().chain(shared).filter(|at| is_possible_poll(*at, now)).max()
-    }
-
-    fn polls(&self) -> parking_lot::MutexGuard<'_, BTreeMap<String, Timestamp>> {
-        self.fleet.polls.lock()
     }
 
     /// Returns the time by which the retention judges what is too old: that of the last one while the clock may be wrong.
@@ -496,22 +490,18 @@ impl Collector {
     /// Removes some outdated values of the fleet's state. Returns whether there may be more. Values that change concurrently
     /// are kept.
     pub async fn forget_outdated(&self, keep: SignedDuration, now: Timestamp) -> Result<bool, KeepError> {
-        let machines = self.lock().ids().to_vec();
+        let machines = self.machines.lock().ids().to_vec();
         let is_more = self.forget_agents(now).await?;
-        let outdated = self.fleet.view().outdated(&machines, keep, now);
+        let outdated = self.fleet.view.lock().outdated(&machines, keep, now);
         for Outdated { name, revision, decision, is_marked } in outdated.iter().take(MAX_REMOVALS) {
             if *is_marked {
                 self.keep.remove(name, *revision).await?;
-                self.fleet.view().forget(name);
+                self.fleet.view.lock().forget(name);
                 continue;
             }
             let is_gone = self.replace(name, *revision, retention::mark(now)).await?;
             if let Some(decision) = decision.as_ref().filter(|_| is_gone) {
-                self.update(DECISIONS, |value| {
-                    let mut decisions: Decisions = parse(value)?;
-                    decisions.forget(decision).then(|| bytes(&decisions))
-                })
-                .await?;
+                self.amend(DECISIONS, |decisions: &mut Decisions| decisions.forget(decision)).await?;
             }
         }
         Ok(is_more || outdated.len() > MAX_REMOVALS)
@@ -521,31 +511,21 @@ impl Collector {
     /// there may be more.
     async fn forget_agents(&self, now: Timestamp) -> Result<bool, KeepError> {
         let is_configured = self.may_be_configured(now);
-        let reduced = self.fleet.view().reduced(&is_configured);
+        let reduced = self.fleet.view.lock().reduced(&is_configured);
         for Reduced { name, revision, value, decision } in reduced.iter().take(MAX_REMOVALS) {
             let is_replaced = self.replace(name, *revision, value.clone()).await?;
             if let Some((repository, digest, failed)) = decision.as_ref().filter(|_| is_replaced) {
-                self.update(DECISIONS, |value| {
-                    let mut decisions: Decisions = parse(value)?;
-                    let changed = decisions.reduce_failed(repository, digest, failed.clone());
-                    changed.then(|| bytes(&decisions))
-                })
-                .await?;
+                let reduce =
+                    |decisions: &mut Decisions| decisions.reduce_failed(repository, digest, failed.clone());
+                self.amend(DECISIONS, reduce).await?;
             }
         }
-        if self.fleet.view().decisions().clone().forget_agents(&is_configured) {
-            self.update(DECISIONS, |value| {
-                let mut decisions: Decisions = parse(value)?;
-                decisions.forget_agents(&is_configured).then(|| bytes(&decisions))
-            })
-            .await?;
+        if self.fleet.view.lock().decisions().clone().forget_agents(&is_configured) {
+            self.amend(DECISIONS, |decisions: &mut Decisions| decisions.forget_agents(&is_configured))
+                .await?;
         }
         // Failures that have not tripped the fuse yet are in no decision, and not in memory.
-        self.update(FUSE, |value| {
-            let mut fuse: Fuse = parse(value)?;
-            fuse.forget_agents(&is_configured).then(|| bytes(&fuse))
-        })
-        .await?;
+        self.amend(FUSE, |fuse: &mut Fuse| fuse.forget_agents(&is_configured)).await?;
         Ok(reduced.len() > MAX_REMOVALS)
     }
 
@@ -563,6 +543,19 @@ impl Collector {
             }
         }
         Err(KeepError(format!("other wardens keep changing {name}")))
+    }
+
+    /// Changes a value if there is one and `change` reports that it has changed it.
+    async fn amend<T: DeserializeOwned + Serialize>(
+        &self,
+        name: &str,
+        change: impl Fn(&mut T) -> bool + Send,
+    ) -> Result<bool, KeepError> {
+        let changed = move |value: &[u8]| {
+            let mut content: T = parse(value)?;
+            change(&mut content).then(|| bytes(&content))
+        };
+        self.update(name, changed).await
     }
 
     /// Replaces a value in the store, and then in memory. Returns `false` if another warden changed it first.
@@ -616,7 +609,7 @@ mod tests {
         let ids = ["a", "b", "c"].map(str::to_owned);
         let clock = Arc::new(TokioClock::starting_at(testing::at(0)));
         let (collector, _task) = Collector::new(keep, ids.clone(), retention, clock);
-        let missing = || collector.missing_report(&collector.fleet.view(), "a", &ids).map(str::to_owned);
+        let missing = || collector.missing_report(&collector.fleet.view.lock(), "a", &ids).map(str::to_owned);
         assert_eq!(missing(), None, "nothing was read");
         collector.note_loaded();
         assert_eq!(missing().as_deref(), Some("b"), "and not the asking one");

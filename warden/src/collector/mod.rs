@@ -17,7 +17,7 @@ use std::time::Duration;
 use evenkeel_common::clock::Clock;
 use evenkeel_common::journal::Journal;
 use evenkeel_common::wire::{FleetEntry, MachineRecord};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -155,7 +155,7 @@ impl Collector {
         agent: &str,
         outcome: Result<(), String>,
     ) -> Result<bool, KeepError> {
-        if self.lock().get(agent).and_then(Machine::online) == Some(outcome.is_ok()) {
+        if self.machines.lock().get(agent).and_then(Machine::online) == Some(outcome.is_ok()) {
             return Ok(false);
         }
         let outcomes = self.commit(vec![Change::Heartbeat { agent: agent.to_owned(), outcome }]).await?;
@@ -173,7 +173,7 @@ impl Collector {
     /// Replaces the configured agents; those that remain keep their state. `is_complete`: whether the configuration lists no
     /// others, such as those that are left out because of a fault. Only then are the verdicts of the others removed.
     pub fn set_agents(&self, ids: impl IntoIterator<Item = String>, is_complete: bool) {
-        self.lock().configure(ids, is_complete);
+        self.machines.lock().configure(ids, is_complete);
         self.removal.notify_one();
     }
 
@@ -210,17 +210,17 @@ impl Collector {
 
     /// Returns the machine name in the agent's latest entry, if it differs from the agent's id.
     pub fn machine_name(&self, agent: &str) -> Option<String> {
-        self.lock().get(agent)?.name().map(str::to_owned)
+        self.machines.lock().get(agent)?.name().map(str::to_owned)
     }
 
     /// `GET /machines`
     pub fn machine_records(&self) -> Vec<MachineRecord> {
-        self.lock().all().map(|machine| machine.record()).collect()
+        self.machines.lock().all().map(|machine| machine.record()).collect()
     }
 
     /// Returns a copy of all machines, in configuration order.
     pub fn machines(&self) -> Vec<Machine> {
-        self.lock().all().collect()
+        self.machines.lock().all().collect()
     }
 
     /// Returns the last entries in memory, oldest first.
@@ -231,9 +231,5 @@ impl Collector {
     /// Returns the id before the first entry of the view; 0 if the store was empty or has not been read yet.
     fn begin(&self) -> u64 {
         self.begin.lock().unwrap_or(0)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Machines> {
-        self.machines.lock()
     }
 }

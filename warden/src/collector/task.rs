@@ -197,7 +197,7 @@ impl Task {
             } else {
                 self.collector.fleet.apply(news.values);
             }
-            let mut machines = self.collector.lock();
+            let mut machines = self.collector.machines.lock();
             if is_stale {
                 machines.clear();
             }
@@ -222,7 +222,7 @@ impl Task {
         (self.position, self.is_stale) = (None, true);
         *self.collector.begin.lock() = None;
         self.collector.entries.restart();
-        let ids = self.collector.lock().ids().to_vec();
+        let ids = self.collector.machines.lock().ids().to_vec();
         self.collector.expect_reports(ids);
     }
 

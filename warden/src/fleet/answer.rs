@@ -77,8 +77,8 @@ pub struct Answered {
 /// started is brought to its end.
 pub fn answer(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Answered {
     let Facts { record, leases, rules, .. } = *facts;
-    let reported = facts.machines.iter().find(|(agent, _)| *agent == asking.agent);
-    let probation = reported.map_or(0, |(_, own)| own.probation_of(asking.repository, asking.service));
+    let probation =
+        own_report(asking, facts).map_or(0, |own| own.probation_of(asking.repository, asking.service));
     let proof_after = probation.max(probation_of_others(asking, facts, now));
     let Asking { agent, service, progress, .. } = *asking;
     let holder = Holder { agent, service, progress, probation, proof_after };
@@ -115,9 +115,7 @@ pub fn answer(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Answere
 /// Returns the longest probation that the other machines have reported for the repository, in seconds. What a machine reports of
 /// itself must not let it prove a digest at once.
 fn probation_of_others(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> u32 {
-    let others = facts.machines.iter().filter(|(agent, _)| *agent != asking.agent);
-    let recent = others.filter(|(_, reported)| is_recent(reported.at, now));
-    let images = recent.flat_map(|(_, reported)| reported.images_of(asking.repository));
+    let images = others(asking, facts, now).flat_map(|(_, reported)| reported.images_of(asking.repository));
     let longest = images.filter_map(|image| image.probation).max();
     longest.map_or(USUAL_PROBATION, |longest| longest.min(MAX_PROBATION_OF_OTHERS))
 }
@@ -154,23 +152,15 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
             format!("ring {ring} waits: {missing} has not reported since the warden has read its store");
         return Some(hold(Permission::Wait, "ring", why, RETRY, Some(missing.to_owned())));
     }
-    let below: Vec<_> = facts
-        .machines
-        .iter()
-        .filter(|(agent, reported)| {
-            *agent != asking.agent
-                && reported.inventory.ring < ring
-                && is_recent(reported.at, now)
-                && reported.images_of(of).next().is_some()
-        })
-        .collect();
+    let below: Vec<_> =
+        others(asking, facts, now).filter(|(_, reported)| reported.inventory.ring < ring).collect();
     if let Some((failed, _)) = below.iter().find(|(agent, _)| record.has_failed_at(agent)) {
         let why = format!("ring {ring} waits: it failed on {failed}, which is in a lower ring");
         return Some(hold(Permission::Wait, "ring", why, MAX_RETRY, Some((*failed).to_owned())));
     }
     // By the warden's clock, for this reference, and from the asking machine's own reports: no other machine can end the wait
     // with a wrong clock, a false report, or another tag that has had the digest for longer.
-    let own = facts.machines.iter().find(|(agent, _)| *agent == asking.agent).map(|(_, reported)| reported);
+    let own = own_report(asking, facts);
     let known_since = own.and_then(|own| own.found_since(asking.image, asking.digest));
     // It may run the digest without having found it under the tag while this warden listened.
     let told_from = known_since.or_else(|| own?.running_since(of, asking.digest));
@@ -283,13 +273,27 @@ fn held_by_trials(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Opt
     Some(hold(Permission::Wait, "ring", why.to_owned(), SPENT_RETRY, None))
 }
 
-/// Reports whether another machine has reported the repository lately.
-fn has_others(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> bool {
-    facts.machines.iter().any(|(agent, reported)| {
+/// Returns the report of the asking machine.
+fn own_report<'a>(asking: &Asking<'_>, facts: &Facts<'a>) -> Option<&'a Reported> {
+    facts.machines.iter().find(|(agent, _)| *agent == asking.agent).map(|(_, reported)| *reported)
+}
+
+/// Returns the other machines that have reported the repository lately.
+fn others<'a>(
+    asking: &'a Asking<'a>,
+    facts: &'a Facts<'a>,
+    now: Timestamp,
+) -> impl Iterator<Item = &'a (&'a str, &'a Reported)> {
+    facts.machines.iter().filter(move |(agent, reported)| {
         *agent != asking.agent
             && is_recent(reported.at, now)
             && reported.images_of(asking.repository).next().is_some()
     })
+}
+
+/// Reports whether there are such machines.
+fn has_others(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> bool {
+    others(asking, facts, now).next().is_some()
 }
 
 fn whole_seconds(time: Timestamp) -> Timestamp {

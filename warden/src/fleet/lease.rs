@@ -261,7 +261,7 @@ impl Leases {
     /// Returns when a verdict of a machine that arrives now begins to count as proof: not before a probation can be over.
     /// `None` if the machine was not seen trying the digest since its last verdict.
     pub fn proof(&self, agent: &str, record: &DigestRecord, now: Timestamp) -> Option<Timestamp> {
-        let last = record.agents.get(agent).map_or(0, |latest| latest.entry);
+        let last = record.entry_of(agent);
         let trial = self.tried.iter().find(|trial| trial.is_of(agent, &record.digest) && trial.after == last);
         if let Some(trial) = trial {
             let probation = SignedDuration::from_secs(trial.probation.max(trial.proof_after).into());
@@ -308,7 +308,7 @@ impl Leases {
                 digest: record.digest.clone(),
                 since: Some(now),
                 renewed: now,
-                after: record.agents.get(agent).map_or(0, |latest| latest.entry),
+                after: record.entry_of(agent),
                 progress: holder.progress,
                 stalled: 0,
             });
@@ -347,7 +347,7 @@ impl Leases {
 
     fn begin_trial(&mut self, holder: &Holder<'_>, record: &DigestRecord, now: Timestamp) {
         let (agent, probation) = (holder.agent, holder.probation.min(LONGEST_PROBATION));
-        let after = record.agents.get(agent).map_or(0, |latest| latest.entry);
+        let after = record.entry_of(agent);
         self.tried.retain(|trial| {
             let is_over = trial.is_of(agent, &record.digest) && trial.after != after;
             trial.is_remembered(now) && !is_over

@@ -97,12 +97,11 @@ pub(super) fn outdated(
 
     let of_machines = machines.iter().filter_map(|machine| kept.inventories.get(machine));
     let in_use: BTreeSet<String> = of_machines.flat_map(digests).collect();
-    let latest = |record: &DigestRecord| record.agents.values().map(|agent| agent.at).max();
     let mut unused: Vec<(Option<Timestamp>, &String, &DigestRecord)> = kept
         .records
         .iter()
         .filter(|(name, _)| !in_use.contains(*name))
-        .map(|(name, record)| (latest(record), name, record))
+        .map(|(name, record)| (record.latest_at(), name, record))
         .collect();
     unused.sort_unstable_by_key(|(at, name, _)| (*at, *name));
     let excess = unused.len().saturating_sub(MAX_RECORDS);

@@ -151,6 +151,16 @@ impl DigestRecord {
         found
     }
 
+    /// Returns the id of the entry with an agent's latest verdict; 0 without one.
+    pub fn entry_of(&self, agent: &str) -> u64 {
+        self.agents.get(agent).map_or(0, |latest| latest.entry)
+    }
+
+    /// Returns when the latest verdict arrived.
+    pub fn latest_at(&self) -> Option<Timestamp> {
+        self.agents.values().map(|latest| latest.at).max()
+    }
+
     /// Reports whether this agent's latest verdict is `Proven`.
     pub fn is_proven_at(&self, agent: &str) -> bool {
         self.agents.get(agent).is_some_and(|agent| agent.verdict == Verdict::Proven)

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_common::http::{Request, Response, StatusCode, error, json, too_many};
+use evenkeel_common::http::{Request, Response, StatusCode, error, json, retry_later, too_many};
 use evenkeel_common::wire::{FleetAsk, Inventory, InventoryImage, InventoryReply, ReleaseReply};
-use http::header::RETRY_AFTER;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
@@ -84,9 +83,8 @@ async fn is_other(api: &Api, request: &Request, id: &str) {
 
 /// Ends a series of polls. The agent begins another one, and reports what it runs.
 fn poll_again() -> Response {
-    let mut response = error(StatusCode::SERVICE_UNAVAILABLE, "the warden needs a new report; poll again");
-    response.headers_mut().insert(RETRY_AFTER, POLL_AGAIN.into());
-    response
+    let text = "the warden needs a new report; poll again";
+    retry_later(StatusCode::SERVICE_UNAVAILABLE, text, POLL_AGAIN)
 }
 
 /// Parses parameters that are whole numbers; `None` for one that is absent or empty.
@@ -124,7 +122,10 @@ pub(super) async fn release(api: Api, request: Request) -> Response {
 
 /// `POST /inventory`
 pub(super) async fn inventory(api: Api, request: Request) -> Response {
-    let Some(agent) = agent(&api, &request.headers) else { return no_agent() };
+    let agent = match agent(&api, &request.headers) {
+        Ok(agent) => agent,
+        Err(refusal) => return refusal,
+    };
     let mut inventory: Inventory = match body(&request) {
         Ok(inventory) => inventory,
         Err(refusal) => return refusal,
@@ -208,7 +209,7 @@ fn fault_of(inventory: &Inventory) -> Option<String> {
 /// Returns the agent and its request, or the refusal.
 #[allow(clippy::result_large_err)]
 fn asked(api: &Api, request: &Request) -> Result<(String, FleetAsk), Response> {
-    let agent = agent(api, &request.headers).ok_or_else(no_agent)?;
+    let agent = agent(api, &request.headers)?;
     let ask: FleetAsk = body(request)?;
     let texts = [
         ("image", &ask.image, MAX_IMAGE),
@@ -248,8 +249,4 @@ pub(super) fn body<T: DeserializeOwned>(request: &Request) -> Result<T, Response
         let fault: String = fault.to_string().chars().take(MAX_NAME).collect();
         error(StatusCode::BAD_REQUEST, format!("the body is invalid: {fault}"))
     })
-}
-
-fn no_agent() -> Response {
-    super::authorize::unauthorized("the bearer token belongs to no agent of this warden")
 }

@@ -5,13 +5,11 @@ use std::str::FromStr;
 use evenkeel_common::http::{Request, Response, StatusCode, error};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use jiff::Timestamp;
-use serde::Deserialize;
 
 use super::Api;
 use super::ingest::store_away;
-use crate::keep::{KeepError, MAX_PAGE, Page, Query};
-
-const REQUIRED: &str = "api.token is needed: as ?token=, as the cookie \"token\", or as bearer token";
+use super::read::REQUIRED;
+use crate::keep::{KeepError, MAX_PAGE, Page, Query, agent_of};
 
 pub(super) async fn history(api: Api, request: Request) -> Response {
     if let Err(refused) = api.authorize(&request) {
@@ -31,13 +29,6 @@ pub(super) async fn history(api: Api, request: Request) -> Response {
     }
 }
 
-/// The part of an entry that says who sent it.
-#[derive(Deserialize)]
-struct Sent {
-    #[serde(default)]
-    agent: String,
-}
-
 /// Searches the store. An agent's id also matches the machine name in its entries, but not that name in entries of other
 /// agents; the warden's entries about an agent use its id.
 async fn search(api: &Api, query: &Query) -> Result<Page, KeepError> {
@@ -46,9 +37,7 @@ async fn search(api: &Api, query: &Query) -> Result<Page, KeepError> {
     let Some(name) = api.collector.machine_name(agent) else { return keep.history(query).await };
     let named = Query { machine: Some(name), ..query.clone() };
     let (page, mut other) = tokio::try_join!(keep.history(query), keep.history(&named))?;
-    other
-        .entries
-        .retain(|entry| serde_json::from_str::<Sent>(&entry.line).is_ok_and(|sent| sent.agent == agent));
+    other.entries.retain(|entry| agent_of(&entry.line) == agent);
     Ok(page.merged(other, query.limit))
 }
 

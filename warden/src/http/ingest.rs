@@ -1,10 +1,9 @@
 //! `POST /ingest`: an entry from an agent, or an array of entries (DECISIONS 3 and 8).
 
 use evenkeel_common::http::{
-    Admitted, Arrival, HeaderMap, Request, Response, StatusCode, error, json, too_many,
+    Admitted, Arrival, HeaderMap, Request, Response, StatusCode, error, json, retry_later, too_many,
 };
 use evenkeel_common::wire::{FleetEntry, IngestReply, RejectedEntry};
-use http::header::{HeaderValue, RETRY_AFTER};
 
 use super::Api;
 use super::authorize::{unauthorized, whole_seconds};
@@ -68,8 +67,9 @@ pub(super) fn authenticate(api: &Api, headers: &HeaderMap, arrival: &Arrival) ->
 }
 
 pub(super) async fn ingest(api: Api, request: Request) -> Response {
-    let Some(agent) = agent(&api, &request.headers) else {
-        return unauthorized("the bearer token belongs to no agent of this warden");
+    let agent = match agent(&api, &request.headers) {
+        Ok(agent) => agent,
+        Err(refusal) => return refusal,
     };
     if let Err(refusal) = api.quotas.take(&agent, Quota::Bytes, request.body.len()) {
         api.metrics.count_ingest_refusal(IngestRefusal::TooMany);
@@ -147,14 +147,16 @@ fn note_malformed(api: &Api, agent: &str, count: usize, fault: &str) {
 /// may contain details that are not meant for agents.
 pub(super) fn store_away(fault: &KeepError) -> Response {
     tracing::debug!(%fault, "a request was refused: the store is away");
-    let mut response = error(StatusCode::SERVICE_UNAVAILABLE, "the warden's store is away; try again later");
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(STORE_RETRY_AFTER));
-    response
+    let text = "the warden's store is away; try again later";
+    retry_later(StatusCode::SERVICE_UNAVAILABLE, text, STORE_RETRY_AFTER)
 }
 
-/// Returns the id of the agent that the bearer token belongs to.
-pub(super) fn agent(api: &Api, headers: &HeaderMap) -> Option<String> {
+/// Returns the id of the agent that the bearer token of an admitted request belongs to. The tokens may have changed since.
+#[allow(clippy::result_large_err)]
+pub(super) fn agent(api: &Api, headers: &HeaderMap) -> Result<String, Response> {
     let config = api.config();
-    let agent = config.tokens.agent(tokens::bearer(headers).unwrap_or_default())?;
-    Some(config.agents.get(agent)?.id.clone())
+    let agent = config.tokens.agent(tokens::bearer(headers).unwrap_or_default());
+    let agent = agent.and_then(|agent| config.agents.get(agent));
+    let no_agent = || unauthorized("the bearer token belongs to no agent of this warden");
+    agent.map(|agent| agent.id.clone()).ok_or_else(no_agent)
 }

@@ -7,7 +7,8 @@ use sync_wrapper::SyncStream;
 
 use super::Api;
 
-const REQUIRED: &str = "api.token is needed: as ?token=, as the cookie \"token\", or as bearer token";
+pub(super) const REQUIRED: &str =
+    "api.token is needed: as ?token=, as the cookie \"token\", or as bearer token";
 
 /// `GET /events`: the last 50 entries, or those after the requested one, then every new one.
 pub(super) async fn events(api: Api, request: Request) -> Response {

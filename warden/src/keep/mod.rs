@@ -13,6 +13,7 @@ mod query;
 use async_trait::async_trait;
 use evenkeel_common::wire::FleetEntry;
 use jiff::{SignedDuration, Timestamp};
+use serde::Deserialize;
 use tokio::sync::watch;
 
 use crate::fleet::Machine;
@@ -55,6 +56,17 @@ pub struct Stored {
     pub id: u64,
     /// The [`FleetEntry`].
     pub line: String,
+}
+
+/// Returns the agent that a stored line is of; empty if it names none.
+pub fn agent_of(line: &str) -> String {
+    /// The part of an entry that says whose it is.
+    #[derive(Deserialize)]
+    struct Sent {
+        #[serde(default)]
+        agent: String,
+    }
+    serde_json::from_str::<Sent>(line).map(|sent| sent.agent).unwrap_or_default()
 }
 
 /// How far a reader has read.

@@ -69,7 +69,7 @@ impl Embedded {
         let folder = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
         let shared = Shared::new(folder, clock);
         match shared.open() {
-            Ok(file) => *shared.guard() = Some(file),
+            Ok(file) => *shared.file.lock() = Some(file),
             Err(OpenError::InUse) => return Err(InUse(shared.folder)),
             Err(error) => tracing::error!(
                 path = %shared.folder.display(), %error,
@@ -84,7 +84,7 @@ impl Embedded {
         let file = DatabaseFile::in_memory(OPTIONS).map_err(|error| KeepError(error.to_string()))?;
         let shared = Shared::new(PathBuf::new(), clock);
         shared.prepare(&file)?;
-        *shared.guard() = Some(file);
+        *shared.file.lock() = Some(file);
         Ok(Self::of(shared, true))
     }
 
@@ -105,10 +105,6 @@ impl Embedded {
 }
 
 impl Shared {
-    fn guard(&self) -> parking_lot::MutexGuard<'_, Option<DatabaseFile>> {
-        self.file.lock()
-    }
-
     fn new(folder: PathBuf, clock: Arc<dyn Clock>) -> Self {
         Self { folder, clock, file: Mutex::new(None), strikes: AtomicU32::new(0), damage: Mutex::new(None) }
     }
@@ -118,7 +114,7 @@ impl Shared {
         doing: &'static str,
         work: impl FnOnce(&Database) -> Result<R, TableError>,
     ) -> Result<R, KeepError> {
-        let mut slot = self.guard();
+        let mut slot = self.file.lock();
         let file = match slot.take() {
             Some(file) => file,
             None => self.open().map_err(|error| {

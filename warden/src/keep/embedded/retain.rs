@@ -2,15 +2,14 @@
 
 use evenkeel_common::wire::FleetEntry;
 use jiff::Timestamp;
-use redb::{Database, ReadableTable, Table, WriteTransaction};
+use redb::{Database, ReadableTable};
 
 use super::TableError;
-use super::tables::{
-    AGENTS_FROM, BYTES, BYTES_OF, ENTRIES, INDEX, META, NEXT_ID, add, add_bytes, begin_write, counter,
-};
+use super::tables::{AGENTS_FROM, BYTES, BYTES_OF, NEXT_ID, Tables, add, add_bytes, begin_write, counter};
 use crate::fleet::Machine;
 use crate::keep::query::Field;
-use crate::keep::{Folded, Retention};
+use crate::keep::{Folded, Retention, agent_of};
+
 /// Maximum number of entries removed in one transaction, so that other work is not delayed.
 const REMOVED_AT_ONCE: usize = 2000;
 /// The same for the entries of an earlier version that are added to the index of agents.
@@ -42,22 +41,7 @@ pub(super) fn retain(database: &Database, limits: Retention, now: Timestamp) -> 
     Ok(removed)
 }
 
-/// The tables that change when entries are removed.
-struct Tables<'t> {
-    meta: Table<'t, &'static str, u64>,
-    entries: Table<'t, u64, (i64, &'static str)>,
-    index: Table<'t, (u8, &'static str, u64), ()>,
-}
-
-impl<'t> Tables<'t> {
-    fn open(transaction: &'t WriteTransaction) -> Result<Self, TableError> {
-        Ok(Self {
-            meta: transaction.open_table(META)?,
-            entries: transaction.open_table(ENTRIES)?,
-            index: transaction.open_table(INDEX)?,
-        })
-    }
-
+impl Tables<'_> {
     /// Adds some entries of an earlier version to the index of agents, the latest first. Returns how many.
     fn index_agents(&mut self) -> Result<usize, TableError> {
         let from = counter(&self.meta, AGENTS_FROM)?;
@@ -68,8 +52,7 @@ impl<'t> Tables<'t> {
         for item in self.entries.range(..from)?.rev().take(INDEXED_AT_ONCE) {
             let (id, row) = item?;
             let line = row.value().1;
-            let agent = serde_json::from_str::<OfAgent>(line).map(|entry| entry.agent).unwrap_or_default();
-            found.push((id.value(), agent, line.len()));
+            found.push((id.value(), agent_of(line), line.len()));
         }
         for (id, agent, size) in &found {
             self.index.insert((Field::Agent as u8, agent.as_str(), *id), ())?;
@@ -157,13 +140,6 @@ impl<'t> Tables<'t> {
     }
 }
 
-/// The part of an entry that says whose it is.
-#[derive(serde::Deserialize)]
-struct OfAgent {
-    #[serde(default)]
-    agent: String,
-}
-
 /// Adds what was saved of a damaged file: entries with their ids and arrival times, machines, values.
 pub(super) fn restore(
     database: &Database,
@@ -180,13 +156,7 @@ pub(super) fn restore(
             let Ok(entry) = serde_json::from_str::<FleetEntry>(line) else { continue };
             bytes += line.len() as u64;
             next = next.max(id + 1);
-            tables.entries.insert(*id, (*arrival, line.as_str()))?;
-            add_bytes(&mut tables.meta, &entry.agent, line.len())?;
-            for field in Field::ALL {
-                if let Some(value) = field.of(&entry) {
-                    tables.index.insert((field as u8, value, *id), ())?;
-                }
-            }
+            tables.insert(*id, *arrival, &entry, line)?;
         }
         tables.meta.insert(BYTES, bytes)?;
         tables.meta.insert(NEXT_ID, next)?;

@@ -180,9 +180,10 @@ fn from_bytes(
             Json::Machine(machine) => keep_latest(&mut found.machines, *machine),
             Json::Record(record) => {
                 let name = verdict::name(&record.repository, &record.digest);
-                let at = |record: &DigestRecord| record.agents.values().map(|agent| agent.at).max();
                 let before = found.values.get(&name).and_then(|value| serde_json::from_slice(value).ok());
-                if !known.contains(&name) && before.is_none_or(|before| at(&before) < at(&record)) {
+                if !known.contains(&name)
+                    && before.is_none_or(|before: DigestRecord| before.latest_at() < record.latest_at())
+                {
                     found.values.insert(name, bytes(&*record));
                 }
             }

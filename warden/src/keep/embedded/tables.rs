@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use evenkeel_common::wire::FleetEntry;
 use jiff::Timestamp;
 use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction};
 
@@ -35,6 +36,41 @@ pub(super) const BYTES: &str = "bytes";
 pub(super) const AGENTS_FROM: &str = "agents_from";
 /// Version of these tables.
 const SCHEMA_VERSION: u64 = 1;
+
+/// The tables that change with the entries.
+pub(super) struct Tables<'t> {
+    pub(super) meta: Table<'t, &'static str, u64>,
+    pub(super) entries: Table<'t, u64, (i64, &'static str)>,
+    pub(super) index: Table<'t, (u8, &'static str, u64), ()>,
+}
+
+impl<'t> Tables<'t> {
+    pub(super) fn open(transaction: &'t WriteTransaction) -> Result<Self, TableError> {
+        Ok(Self {
+            meta: transaction.open_table(META)?,
+            entries: transaction.open_table(ENTRIES)?,
+            index: transaction.open_table(INDEX)?,
+        })
+    }
+
+    /// Adds an entry with its line, and counts the text for its agent. The counters of all entries are the caller's.
+    pub(super) fn insert(
+        &mut self,
+        id: u64,
+        arrival: i64,
+        entry: &FleetEntry,
+        line: &str,
+    ) -> Result<(), TableError> {
+        self.entries.insert(id, (arrival, line))?;
+        add_bytes(&mut self.meta, &entry.agent, line.len())?;
+        for field in Field::ALL {
+            if let Some(value) = field.of(entry) {
+                self.index.insert((field as u8, value, id), ())?;
+            }
+        }
+        Ok(())
+    }
+}
 
 /// Begins a transaction with quick repair: after a crash, redb would otherwise read the whole file when opening it. The cost
 /// is that each commit writes more and waits for the disk twice.
@@ -128,24 +164,16 @@ pub(super) fn commit(
 
 pub(super) fn add(transaction: &WriteTransaction, folded: &Folded, now: Timestamp) -> Result<(), TableError> {
     let Folded { entries, machines, values, .. } = folded;
-    let mut meta = transaction.open_table(META)?;
-    let mut table = transaction.open_table(ENTRIES)?;
-    let mut index = transaction.open_table(INDEX)?;
-    let (first, mut bytes) = (counter(&meta, NEXT_ID)?, counter(&meta, BYTES)?);
+    let mut tables = Tables::open(transaction)?;
+    let (first, mut bytes) = (counter(&tables.meta, NEXT_ID)?, counter(&tables.meta, BYTES)?);
     for (id, entry) in (first..).zip(entries) {
         let line = serde_json::to_string(entry)?;
         bytes += line.len() as u64;
-        table.insert(id, (now.as_microsecond(), line.as_str()))?;
-        add_bytes(&mut meta, &entry.agent, line.len())?;
-        for field in Field::ALL {
-            if let Some(value) = field.of(entry) {
-                index.insert((field as u8, value, id), ())?;
-            }
-        }
+        tables.insert(id, now.as_microsecond(), entry, &line)?;
     }
-    meta.insert(NEXT_ID, first + entries.len() as u64)?;
-    meta.insert(BYTES, bytes)?;
-    let revision = next_revision(&mut meta)?;
+    tables.meta.insert(NEXT_ID, first + entries.len() as u64)?;
+    tables.meta.insert(BYTES, bytes)?;
+    let revision = next_revision(&mut tables.meta)?;
     let mut table = transaction.open_table(MACHINES)?;
     let mut changed = transaction.open_table(CHANGED)?;
     for machine in machines {
