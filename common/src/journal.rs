@@ -131,6 +131,11 @@ impl<T: Clone> Journal<T> {
         Subscription { ring, next, restarts }
     }
 
+    /// The entry with this id, if it is in the ring.
+    pub fn get(&self, id: u64) -> Option<T> {
+        self.ring.borrow().get(id).cloned()
+    }
+
     /// Reports whether the entry with this id is in the ring.
     pub fn contains(&self, id: u64) -> bool {
         self.ring.borrow().get(id).is_some()

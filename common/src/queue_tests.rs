@@ -50,6 +50,8 @@ fn messages(found: &[(Option<u64>, String)]) -> Vec<&str> {
 pub(super) struct Disk {
     rows: MemoryStore,
     pub(super) full: Arc<AtomicBool>,
+    /// Whether reads fail.
+    pub(super) gone: Arc<AtomicBool>,
     pub(super) writes: Arc<AtomicUsize>,
 }
 
@@ -65,6 +67,9 @@ impl Store for Disk {
     }
 
     async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        if self.gone.load(Ordering::SeqCst) {
+            return Err(StoreError { doing: "read", path: "test".into(), cause: "gone".into() });
+        }
         self.rows.get(key).await
     }
 
@@ -251,6 +256,26 @@ async fn a_full_disk_delays_no_delivery_and_the_outbox_catches_up() {
     assert_eq!((outbox.waiting("a"), outbox.waiting("b")), (0, 3));
     let mut b = outbox.destination("b").unwrap();
     assert_eq!(messages(&drain(&mut b).await), ["x", "y", "z"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_can_no_longer_be_read_keeps_back_no_entry_that_is_still_in_memory() {
+    let disk = Disk::default();
+    let outbox = open(disk.clone(), &["a"]).await.outbox;
+    let mut a = outbox.destination("a").unwrap();
+    let stop = CancellationToken::new();
+    let first = next(&outbox);
+    let scenario = async {
+        outbox.put(entry("x"));
+        tokio::time::sleep(LAST_RETRY).await;
+        disk.full.store(true, Ordering::SeqCst);
+        disk.gone.store(true, Ordering::SeqCst);
+        outbox.put(entry("y"));
+        assert_eq!(drain(&mut a).await, [(Some(first), "x".to_owned()), (None, "y".to_owned())]);
+        stop.cancel();
+        drop(a);
+    };
+    tokio::join!(outbox.clone().run(stop.clone()), scenario);
 }
 
 #[tokio::test(start_paused = true)]

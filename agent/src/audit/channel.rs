@@ -32,6 +32,11 @@ impl Channel {
         Self { name: "x".to_owned(), filter, redactor, carrier }
     }
 
+    #[cfg(test)]
+    pub(super) fn want_only(&mut self, kind: evenkeel_common::wire::Kind) {
+        self.filter.events = Some(vec![kind]);
+    }
+
     /// See [`Receiver::name`].
     pub fn name(&self) -> &str {
         &self.name

@@ -31,7 +31,7 @@ const REFUSALS: u32 = 3;
 /// An entry that gets no answer for this long is treated like a refused one; a channel that delivers nothing for this long is
 /// reported.
 const LONG: Duration = Duration::from_mins(10);
-/// Maximum number of entries after a refused one that are read to find one that the receiver accepts.
+/// Maximum number of entries after a refused one that are tried to find one that the receiver accepts.
 const AHEAD: usize = 1000;
 /// The beginning of a warning about a destination.
 pub const UNDELIVERED: &str = "nothing has been delivered since";
@@ -380,7 +380,7 @@ impl Sink {
     async fn passes(&mut self, first: &Item, refused_after: usize) -> bool {
         let mut before = vec![first.clone()];
         let mut last = first.clone();
-        for _ in 0..AHEAD {
+        while before.len() <= AHEAD {
             let Some(item) = self.destination.after(&last).await else { break };
             last = item;
             if !self.wants(&last) {

@@ -249,6 +249,17 @@ async fn a_refused_entry_without_another_one_waits_for_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refused_entry_is_set_aside_however_many_follow_that_the_channel_does_not_want() {
+    let mut case = Case::new(1, &["spam"], &["spam"]).await;
+    case.sink.channel.want_only(Kind::UPDATED);
+    let unwanted = |_| Arc::new(AuditEntry::new(SystemClock.now(), "web", Kind::HEALTHY, Level::Info, "-"));
+    case.outbox.commit(Vec::new(), (0..1500).map(unwanted).collect()).await.unwrap();
+    case.record(&["a"]).await;
+    case.run(HOUR).await;
+    assert_eq!((case.accepted().first().map(String::as_str), case.refused_count()), (Some("a"), 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_report_that_is_refused_is_not_reported() {
     let mut case = Case::new(1, &["spam", "does not accept"], &["spam", "a", "b"]).await;
     case.run(HOUR).await;

@@ -61,12 +61,14 @@ pub struct ComposeError {
     pub output: String,
     /// Compose was ended from outside, or got no memory or threads: this says nothing about what it was to start.
     pub was_killed: bool,
+    /// The machine could not give a container what it needs, such as room or a port: any image would have failed.
+    pub is_of_machine: bool,
 }
 
 impl ComposeError {
     /// An error without output.
     pub fn new(cause: impl Into<String>) -> Self {
-        Self { cause: cause.into(), output: String::new(), was_killed: false }
+        Self { cause: cause.into(), output: String::new(), was_killed: false, is_of_machine: false }
     }
 }
 

@@ -62,20 +62,18 @@ impl Destination {
         if let Some(entry) = pending {
             return Some(Item { entry, seq: None, is_loss: false, after: cursor + 1 });
         }
+        let durable = |entry| Some(Item { entry, seq: Some(cursor), is_loss: false, after: cursor + 1 });
         match self.outbox.store.get(&entry_key(cursor)).await {
             Ok(Some(row)) => match serde_json::from_slice(&row) {
-                Ok(entry) => {
-                    return Some(Item {
-                        entry: Arc::new(entry),
-                        seq: Some(cursor),
-                        is_loss: false,
-                        after: cursor + 1,
-                    });
-                }
+                Ok(entry) => return durable(Arc::new(entry)),
                 Err(error) => self.skip(cursor, &error.to_string()),
             },
             Ok(None) => self.skip(cursor, "it does not exist"),
             Err(error) => {
+                // A disk that fails must not keep back what is known of it.
+                if let Some(entry) = self.outbox.journal.get(cursor) {
+                    return durable(entry);
+                }
                 tracing::warn!(destination = self.name, %error, "cannot read waiting entries");
                 tokio::time::sleep(FIRST_RETRY).await;
             }

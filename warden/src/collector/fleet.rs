@@ -347,8 +347,9 @@ impl Collector {
     /// Returns one of these machines, other than the asking one, whose report may be on its way.
     fn missing_report<'a>(&self, view: &View, asking: &str, ids: &'a [String]) -> Option<&'a str> {
         let loaded_at = (*self.fleet.loaded_at.lock())?;
-        let is_new = self.clock.now().duration_since(loaded_at).abs() < REPORT_TIME;
-        let is_missing = |id: &&String| is_new && *id != asking && view.inventory(id).is_none();
+        let now = self.clock.now();
+        let is_new = now.duration_since(loaded_at).abs() < REPORT_TIME;
+        let is_missing = |id: &&String| is_new && *id != asking && lacks_report(view, id, now);
         ids.iter().find(is_missing).map(String::as_str)
     }
 
@@ -402,11 +403,12 @@ impl Collector {
         self.fleet.unknown.lock().extend(agents);
     }
 
-    /// Makes the configured agents without a report do so: they may have had other ids when this warden was last started.
+    /// Makes the configured agents without a recent report do so: they may have had other ids when this warden was last started,
+    /// or it was off for so long that theirs no longer counts.
     pub(super) fn expect_missing_reports(&self) {
         let mut ids = self.machines.lock().ids().to_vec();
-        let view = self.fleet.view.lock();
-        ids.retain(|id| view.inventory(id).is_none());
+        let (view, now) = (self.fleet.view.lock(), self.clock.now());
+        ids.retain(|id| lacks_report(&view, id, now));
         drop(view);
         self.expect_reports(ids);
     }
@@ -566,6 +568,11 @@ impl Collector {
     }
 }
 
+/// Reports whether the view has no report of this machine, or only one that is too old to count.
+fn lacks_report(view: &View, id: &str, now: Timestamp) -> bool {
+    view.inventory(id).is_none_or(|reported| !inventory::is_recent(reported.at, now))
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -618,5 +625,23 @@ mod tests {
         assert_eq!(missing().as_deref(), Some("c"));
         tokio::time::sleep(Duration::from_secs(121)).await;
         assert_eq!(missing(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_report_from_before_a_long_time_off_counts_as_missing() {
+        let keep: Arc<dyn Keep> = Arc::new(Embedded::in_memory(Arc::new(SystemClock)).unwrap());
+        let retention = Retention { days: 90, bytes: 1 << 40 };
+        let ids = ["a", "b"].map(str::to_owned);
+        let clock = Arc::new(TokioClock::starting_at(testing::at(25 * 3600)));
+        let (collector, _task) = Collector::new(keep, ids.clone(), retention, clock);
+        for (report, at) in [(&["a"], 24 * 3600), (&["b"], 0)] {
+            let reports = testing::reported_at(report, &["web:1"], testing::at(at)).into_iter();
+            collector.fleet.apply(reports.map(|(name, value)| (name, Versioned { revision: 1, value })));
+        }
+        collector.note_loaded();
+        let missing = collector.missing_report(&collector.fleet.view.lock(), "a", &ids).map(str::to_owned);
+        assert_eq!(missing.as_deref(), Some("b"), "a ring that it belongs to would otherwise be passed over");
+        collector.expect_missing_reports();
+        assert!(collector.is_report_expected("b", false) && !collector.is_report_expected("a", false));
     }
 }

@@ -41,11 +41,16 @@ pub(crate) fn entry(agent: &str, event: &str, image: &str, digest: &str) -> Flee
 
 /// Creates the values of a store in which these agents have reported these images.
 pub(crate) fn reported(agents: &[&str], images: &[&str]) -> BTreeMap<String, Vec<u8>> {
+    reported_at(agents, images, at(0))
+}
+
+/// Like [`reported`], with the time at which the reports arrived.
+pub(crate) fn reported_at(agents: &[&str], images: &[&str], then: Timestamp) -> BTreeMap<String, Vec<u8>> {
     let image = |image: &&str| -> InventoryImage {
         serde_json::from_str(&format!(r#"{{"service":"web","image":"{image}"}}"#)).unwrap()
     };
     let inventory = Inventory { ring: 0, images: images.iter().map(image).collect() };
-    let report = Reported::new(None, inventory, at(0));
+    let report = Reported::new(None, inventory, then);
     agents.iter().map(|agent| (inventory::name(agent), bytes(&report))).collect()
 }
 

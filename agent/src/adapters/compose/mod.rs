@@ -3,6 +3,7 @@
 mod definition;
 mod env_file;
 pub(crate) mod environment;
+mod machine;
 mod others;
 mod proxies;
 mod version;
@@ -383,10 +384,11 @@ impl ComposeCli {
                     let output = withheld(&output);
                     let ended = ended_from_outside(name, &end, &output);
                     let was_killed = ended.is_some();
+                    let is_of_machine = machine::is_at_fault(&output);
                     let output = if is_hidden { TOO_LONG.to_owned() } else { output };
                     let cause = mismatch.or(ended);
                     let cause = cause.unwrap_or_else(|| self.cause(name, &end, limit, &output));
-                    return Err(ComposeError { cause, output, was_killed });
+                    return Err(ComposeError { cause, output, was_killed, is_of_machine });
                 }
             }
         }

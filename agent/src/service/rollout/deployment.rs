@@ -277,14 +277,13 @@ impl Deployment {
         })
     }
 
-    /// The image changes to blame for a failure: that of the failed container, or all if that can't be told. With a tag
-    /// variable all images have one tag, and fail together.
+    /// The image changes to blame for a failure: that of the failed container, or all if that can't be told. One failed image
+    /// of a tag variable is enough to keep the others from the tag.
     pub(in crate::service) fn blamed<'a>(
         &'a self,
         failure: &Failure,
     ) -> impl Iterator<Item = &'a ImageChange> {
-        let image =
-            Reference::parse(&failure.image).ok().filter(|_| !failure.bystander && self.plan.tag.is_none());
+        let image = Reference::parse(&failure.image).ok().filter(|_| !failure.bystander);
         let is_of = move |change: &ImageChange| image.as_ref().is_none_or(|image| change.is_of(image));
         let is_known = self.changes().any(&is_of);
         self.changes().filter(move |change| !is_known || is_of(change))
@@ -323,6 +322,13 @@ impl Deployment {
             Some(Expected { compose_service: was.compose_service.clone(), image })
         });
         expected.collect()
+    }
+
+    /// Reports whether one of the new containers was started and has failed since.
+    pub(in crate::service) fn has_new_run_failed(&self, containers: &[Container]) -> bool {
+        let is_new = |c: &&Container| self.plan.before.iter().all(|was| was.id != c.id);
+        let mut run = containers.iter().filter(is_new).filter(|c| c.started_at.is_some());
+        run.any(|c| c.restart_count > 0 || c.exit_code != 0)
     }
 
     /// Records the images that the other services run on now.

@@ -270,7 +270,7 @@ pub struct Failed {
     /// ID of the swarm task whose log has the details; empty if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub task: String,
-    /// Whether the nodes of the swarm are to blame and not the image, which is not blocked then.
+    /// Whether this machine or the nodes of the swarm are to blame and not the image, which is not blocked then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_node: bool,
 }

@@ -291,6 +291,65 @@ fn all_images_of_the_variable_move_together_or_not_at_all() {
 }
 
 #[test]
+fn a_tag_under_which_one_image_has_failed_blocks_neither_the_others_nor_the_next_tag() {
+    let twin = Reference::parse(TWIN).unwrap();
+    let mut config = with_variable(UpdateConfig::default());
+    config.images.push(ConfiguredImage { configured: TWIN.into(), reference: twin.clone() });
+    let worker =
+        Container { config_image: TWIN.into(), image: ImageId("sha256:w".into()), ..running("worker") };
+    let under = |tag: &str, of_worker: char| {
+        let mut seen = newer('2');
+        seen.images[0].newer = Some(tagged(tag));
+        seen.containers = [&*seen.containers, std::slice::from_ref(&worker)].concat().into();
+        let newer = Some(Reference { tag: Some(tag.into()), ..twin.clone() });
+        let (remote, running) = (Some(digest(of_worker)), vec![local("sha256:w", &['5'])]);
+        seen.images.push(ImageView { newer, remote, running, ..ImageView::new(TWIN.into(), twin.clone()) });
+        seen
+    };
+    let mut scenario = Scenario::of(config);
+    scenario.check(under("2", '6'));
+    let pulled = [(IMAGE, "sha256:two"), (TWIN, "sha256:w2")];
+    let ids = pulled.map(|(image, id)| (image.to_owned(), ImageId(id.into()))).to_vec();
+    for result in [
+        StepResult::ImagesPinned { missing: Vec::new() },
+        StepResult::Pulled { ids, labels: BTreeMap::new() },
+        StepResult::TagWritten,
+    ] {
+        assert!(matches!(scenario.act(), Some(Action::Step(_))));
+        scenario.input(Input::Stepped(result));
+    }
+    let of = |name: &str, image: &str, id: &str| Container {
+        id: format!("new-{name}"),
+        config_image: image.into(),
+        image: ImageId(id.into()),
+        ..running(name)
+    };
+    let web = of("web", &tagged("2").to_string(), "sha256:two");
+    let sick = Container {
+        health: Some(HealthState::Unhealthy),
+        ..of("worker", &twin.with_tag("2").to_string(), "sha256:w2")
+    };
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
+    scenario.started(&[&web, &sick]).at(60).look(&[&web, &sick]);
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Diagnose { .. }))));
+    let images = &scenario.service.durable().images;
+    let blocked = [IMAGE, TWIN].map(|image| images.get(image).blocked.clone());
+    assert_eq!(blocked, [None, Some(digest('6'))]);
+    // The next tag mends the worker, and leaves the other image as it was.
+    let started_at = scenario.seconds(61);
+    let [web, worker] = &[running("web"), worker.clone()].map(|old| Container { started_at, ..old });
+    scenario.input(Input::Stepped(StepResult::Diagnosed { log: String::new() }));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::WriteTag { back: true, .. }))));
+    scenario.input(Input::Stepped(StepResult::TagWritten));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
+    scenario.started(&[web, worker]).at(62).look(&[web, worker]).at(110).look(&[web, worker]);
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Unpin { .. }))));
+    scenario.input(Input::Stepped(StepResult::Unpinned));
+    scenario.at(120).check(under("3", '7'));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));
+}
+
+#[test]
 fn tags_known_before_a_restart_are_used_until_the_list_is_read_again() {
     let config = with_variable(UpdateConfig::default());
     let mut scenario = Scenario::of(config.clone());

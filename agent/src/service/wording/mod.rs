@@ -477,10 +477,19 @@ fn resource_alert(alert: ResourceAlert, new: New<'_>) -> AuditEntry {
     AuditEntry { container, reason, ..new(Kind::RESOURCE_ALERT, Level::Warning, message) }
 }
 
+/// The image can't be deployed because of the machine.
+pub(in crate::service) fn by_machine(images: &str, why: &str) -> String {
+    format!(
+        "{images} could not be brought up by this machine; it is not blocked, and tried again later: {why}"
+    )
+}
+
 /// What failed, as the first half of a sentence.
 fn what_failed(failed: &FailedDeployment) -> String {
     let images = &failed.images;
-    if failed.by_node {
+    if failed.by_node && failed.failure.by_compose {
+        format!("{images} could not be brought up by this machine")
+    } else if failed.by_node {
         format!("{images} could not be run by the nodes of the swarm")
     } else if failed.failure.by_compose {
         format!("{images} could not be brought up")

@@ -344,23 +344,28 @@ impl Service {
     }
 
     /// Blocks the failed images, in the same write as the decision to roll back. The other images of the deployment are
-    /// rolled back with them, and tried again without them.
+    /// rolled back with them, and tried again without them. If the machine or the swarm's nodes have failed, all are tried again.
     pub(in crate::service) fn failed(&mut self, failed: Failed, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let changes: Vec<ImageChange> = deployment.blamed(&failed.failure).cloned().collect();
         let by_node = failed.by_node;
-        let cannot_run = deployment.plan().image_changes.first().filter(|_| by_node).cloned();
         let new_ids = deployment.new_ids.clone();
         let is_going_back = matches!(deployment.plan().cause, Cause::GoBack(_));
-        deployment.enter(Phase::Diagnose(failed), now);
-        if by_node {
-            return self.postpone(
-                cannot_run.as_slice(),
-                String::new(),
-                |tries| backoff::after(tries, POSTPONE, LONGEST_POSTPONE),
-                now,
-            );
+        if by_node && !is_going_back {
+            let cannot_run = deployment.plan().image_changes.clone();
+            let why = match &deployment.plan().swarm {
+                Some(_) => String::new(),
+                None => wording::by_machine(
+                    &wording::names(deployment.changes()),
+                    &wording::rejection(&failed.failure.reason),
+                ),
+            };
+            deployment.enter(Phase::Diagnose(failed), now);
+            self.note_tried(&new_ids);
+            let delay = |tries| backoff::after(tries, POSTPONE, LONGEST_POSTPONE);
+            return self.postpone(&cannot_run, why, delay, now);
         }
+        deployment.enter(Phase::Diagnose(failed), now);
         // An image that was proven before, and that a person or a later failure called back, is not blocked.
         if !is_going_back {
             for change in &changes {

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use crate::config::ConfiguredImage;
 use crate::model::HookEvent;
-use crate::model::image::{ImageId, Reference};
+use crate::model::image::{Digest, ImageId, Reference};
 use crate::service::decide::rollout::snapshot::with_engine_starts;
 use crate::service::event::{
     ContainerSummary, Event, FailedDeployment, Fault, GoBackEnd, GoBackResult, RollbackFailed,
@@ -73,7 +73,7 @@ impl Service {
             let result = GoBackResult::Undone { failure, output, remaining, data };
             return self.emit(Event::GoBack(GoBackEnd { back, result }), now);
         }
-        if failed.by_node {
+        if failed.by_node && deployment.plan().swarm.is_some() {
             let text = wording::swarm::by_nodes(
                 &wording::subject(deployment.plan()),
                 &wording::rejection(&failed.failure.reason),
@@ -216,6 +216,9 @@ impl Service {
         let going_back_to = back.map(wording::go_back::targets);
         let is_late = back.is_some_and(|back| matches!(back.why, GoBackReason::Late { .. }));
         let is_blamed = back.is_none() && !failed.by_node;
+        // It waits for a person now, and not for another attempt.
+        let is_tried = |digest: &Digest| deployment.plan().image_changes.iter().any(|m| m.digest == *digest);
+        self.durable.postponed.retain(|one| !is_tried(&one.digest));
         // The running image must not become a rollback target.
         for m in deployment.changes() {
             let memory = self.durable.images.of(&m.configured);
@@ -242,8 +245,8 @@ impl Service {
     }
 }
 
-/// Builds the report of a failed deployment, with the digests of the images to blame. There are none if nodes could not run the
-/// new image, or if it was proven before and was to run again: neither is a verdict for the fleet (DECISIONS 14).
+/// Builds the report of a failed deployment, with the digests of the images to blame. There are none if this machine or
+/// nodes could not run the new image, or if it was proven before and was to run again: neither is a verdict for the fleet (DECISIONS 14).
 fn report(deployment: &Deployment, failed: Failed) -> FailedDeployment {
     let Failed { failure, output, by_node, .. } = failed;
     let images = wording::names(deployment.changes());

@@ -329,10 +329,11 @@ impl Service {
             return self.abandon_and_wait(reason, error.output, now);
         }
         deployment.snapshot.is_unused = false;
+        let by_node = error.is_of_machine && !deployment.has_new_run_failed(containers);
         let cause = deployment.likely_cause(containers, &self.durable.stops);
         let cause = cause.unwrap_or_default();
         let failure = Failure { reason: Reason::Words(reason), by_compose: true, ..cause };
-        self.failed(Failed::new(failure, error.output), now);
+        self.failed(Failed { by_node, ..Failed::new(failure, error.output) }, now);
     }
 
     /// Continues after the diagnosis: rolls back to the old images, if there are any.

@@ -1,0 +1,101 @@
+//! Tells what a machine could not give a container from what its image lacks.
+
+/// What engines say, in lower case, if a container can't be created or started for want of what this machine has to give: room,
+/// ports, networks, volumes, devices. It would fail with any image.
+///
+/// Texts of moby, runc, CNI and netavark; those that an image can cause as well, such as a missing user, are not among them.
+const SIGNS: [&str; 30] = [
+    // Limits of the kernel and of file systems.
+    "no space left on device",
+    "disk quota exceeded",
+    "too many open files",
+    "cannot allocate memory",
+    "input/output error",
+    "structure needs cleaning",
+    // Ports and networks.
+    "port is already allocated",
+    "address already in use",
+    "cannot assign requested address",
+    "ports are not available",
+    "failed to bind host port",
+    "driver failed programming external connectivity",
+    "failed to set up container networking",
+    "failed to create endpoint",
+    "failed to create network",
+    "iptables failed",
+    "netavark:",
+    "non-overlapping ipv4 address pool",
+    "predefined address pools have been fully subnetted",
+    // Volumes and folders from elsewhere.
+    "error while mounting volume",
+    "failed to mount local volume",
+    "bind source path does not exist",
+    "stale file handle",
+    "transport endpoint is not connected",
+    "host is down",
+    // Devices, and what the kernel is asked for.
+    "could not select device driver",
+    "nvidia-container-cli",
+    "error gathering device information",
+    "unable to apply cgroup configuration",
+    "context deadline exceeded",
+];
+
+/// What an engine says of the program that it could not run: the words after it are the image's.
+const ABOUT_PROGRAM: &str = "exec: ";
+
+/// Reports whether a line of compose's output names a fault of the machine.
+pub(super) fn is_at_fault(output: &str) -> bool {
+    let lines = output.lines().map(str::to_ascii_lowercase);
+    lines
+        .filter(|line| !line.contains(ABOUT_PROGRAM))
+        .any(|line| SIGNS.iter().any(|sign| line.contains(sign)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_machine_lacks_is_told_from_what_the_image_lacks() {
+        for (line, expected) in [
+            (
+                "Error response from daemon: mkdir /var/lib/docker/overlay2/1-init: no space left on device",
+                true,
+            ),
+            (
+                "Error response from daemon: driver failed programming external connectivity on endpoint web (1): Bind for \
+                 0.0.0.0:80 failed: port is already allocated",
+                true,
+            ),
+            (
+                "Error response from daemon: failed to set up container networking: Unable to enable DNAT rule: (iptables \
+                 failed: No chain/target/match by that name)",
+                true,
+            ),
+            (
+                "Error response from daemon: error while mounting volume '/x': failed to mount local volume",
+                true,
+            ),
+            (
+                "Error response from daemon: could not select device driver \"nvidia\" with capabilities: [[gpu]]",
+                true,
+            ),
+            ("Error: netavark: create bridge: Netlink error: File exists (os error 17)", true),
+            // An image's words.
+            (
+                "Error response from daemon: OCI runtime create failed: exec: \"no space left on device\": executable file \
+                 not found in $PATH",
+                false,
+            ),
+            (
+                "Error response from daemon: unable to find user app: no matching entries in passwd file",
+                false,
+            ),
+            ("dependency failed to start: container web is unhealthy", false),
+            ("", false),
+        ] {
+            assert_eq!(is_at_fault(line), expected, "{line}");
+        }
+    }
+}
