@@ -54,7 +54,7 @@ const PROXY_PROGRAMS: [Proxy; 3] = [
 fn web(version: &str, health: bool, then: &str) -> Image {
     let ready = if health { "echo ok > /tmp/www/health;" } else { "" };
     let script = format!(
-        "mkdir -p /tmp/www; echo fine > /tmp/www/index.html; {ready} httpd -p 8080 -h /tmp/www; {then}"
+        "mkdir -p /tmp/www; echo fine > /tmp/www/index.html; {ready} httpd -f -p 8080 -h /tmp/www & server=$!; {then}"
     );
     let check = Health {
         timeout: Duration::from_secs(2),
@@ -64,7 +64,8 @@ fn web(version: &str, health: bool, then: &str) -> Image {
     Image { command: ["/bin/sh", "-c", &script].map(str::to_owned).to_vec(), ..image }.with_health(check)
 }
 
-const SERVE: &str = "trap 'exit 0' TERM INT; sleep 86400 & wait";
+/// Takes no more requests once it is told to stop, and ends those that it has: nginx sends some until then.
+const SERVE: &str = "trap 'kill $server; sleep 1; exit 0' TERM INT; wait $server";
 
 fn good(version: &str) -> Image {
     web(version, true, SERVE)
