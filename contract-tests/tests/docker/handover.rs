@@ -206,7 +206,8 @@ fn a_new_container_is_started_only_after_the_job_that_it_depends_on() {
 "
     ));
     // The job does not keep running.
-    assert!(world.project.compose(&["up", "-d"]).status.success());
+    let output = world.project.compose(&["up", "-d"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let old = world.project.container("web");
     let agent = world.agent();
     world.push("web", &Image::good("v2"));

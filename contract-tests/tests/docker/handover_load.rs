@@ -25,9 +25,9 @@ server-template web 4 web:8080 check inter 500ms fall 1 rise 1 resolvers docker 
 /// Tries the next container if one does not answer: nginx has no health checks of its own.
 const NGINX: &str = "\
 daemon off;\npid /tmp/nginx.pid;\nerror_log stderr;\nevents { worker_connections 1024; }\n\
-http {\n  access_log off;\n  resolver 127.0.0.11 valid=1s;\n  upstream web {\n    zone web 64k;\n    \
-server web:8080 resolve max_fails=1 fail_timeout=2s;\n  }\n  server {\n    listen 8000;\n    location / {\n      \
-proxy_connect_timeout 1s;\n      proxy_next_upstream error timeout http_502 http_503;\n      proxy_pass http://web;\n    }\n  }\n}\n";
+http {\n  access_log off;\n  resolver 127.0.0.11 valid=1s;\n  server {\n    listen 8000;\n    location / {\n      \
+set $web web:8080;\n      proxy_connect_timeout 2s;\n      proxy_next_upstream error timeout http_502 http_503;\n      \
+proxy_pass http://$web;\n    }\n  }\n}\n";
 
 /// The same for Caddy.
 const CADDY: &str = "\

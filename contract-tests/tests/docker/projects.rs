@@ -8,6 +8,7 @@ use contract_tests::{
 use evenkeel_common::wire::Kind;
 use serde_json::json;
 use std::net::TcpListener;
+use std::time::Duration;
 
 /// Creates a project of a base file and an override file with a variable from an env file, with two replicas that depend on
 /// a one-shot service.
@@ -249,17 +250,22 @@ fn followed_to_a_new_network(mut world: World, vpn: &str, client: &str) {
     world.assert_tidy();
 }
 
+/// A project of one service that publishes a port.
+fn publish(world: &mut World, port: u16) {
+    let image = world.reference("web");
+    world.project.write_text(&format!(
+        "services:
+  web: {{ image: '{image}', labels: {{labels}}, stop_grace_period: 1s, ports: ['127.0.0.1:{port}:80'] }}
+"
+    ));
+}
+
 #[test]
 fn a_port_in_use_is_reported_and_the_project_starts_once_it_is_free() {
     let mut world = World::new("port");
     world.push("web", &Image::good("v1"));
     let port = unused_port();
-    world.project.write_text(&format!(
-        "services:
-  web: {{ image: '{}', labels: {{labels}}, stop_grace_period: 1s, ports: ['127.0.0.1:{port}:80'] }}
-",
-        world.reference("web")
-    ));
+    publish(&mut world, port);
     let taken = TcpListener::bind(("127.0.0.1", port)).expect("the port is free");
     assert!(!world.project.compose(&["up", "-d"]).status.success());
     assert_eq!(world.project.container("web").state, "created");
@@ -284,6 +290,47 @@ fn a_port_in_use_is_reported_and_the_project_starts_once_it_is_free() {
     wait_for("the error to be cleared", || {
         if agent.errored().is_empty() { Ok(()) } else { Err(format!("{:?}", agent.errored())) }
     });
+}
+
+#[test]
+fn a_port_that_is_taken_during_an_update_is_no_fault_of_its_image() {
+    let mut world = World::new("port-taken");
+    world.push("web", &Image::good("v1"));
+    let port = unused_port();
+    publish(&mut world, port);
+    world.project.up();
+    let agent = world.agent();
+    world.push("web", &Image::good("v2"));
+    let thief = std::thread::spawn(move || {
+        loop {
+            match TcpListener::bind(("127.0.0.1", port)) {
+                Ok(taken) => break taken,
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    });
+    agent.trigger("web");
+    agent.wait_step("diagnose", 1);
+    drop(thief.join().expect("the old container has left the port"));
+    let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
+    assert!(entry.message.contains("could not be brought up by this machine"), "{entry:#?}");
+    assert_eq!(entry.new_digest, None, "{entry:#?}");
+    agent.wait_done(1);
+    world.assert_runs("web", "v1");
+    assert!(agent.blocked().is_empty(), "{:?}", agent.blocked());
+    assert!(
+        agent.errored()["web"].contains("is not blocked, and tried again later"),
+        "{:?}",
+        agent.errored()
+    );
+
+    // A person says that it is mended.
+    agent.trigger("web");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    agent.wait_done(2);
+    world.assert_runs("web", "v2");
+    assert!(agent.errored().is_empty(), "{:?}", agent.errored());
+    world.assert_tidy();
 }
 
 #[test]
