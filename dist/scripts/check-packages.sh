@@ -414,7 +414,7 @@ check_resume() {
     local container
     bring_busybox
     bring_registry_program
-    bring_root trixie podman podman systemd systemd-sysv dbus docker-compose crun netavark aardvark-dns ca-certificates ||
+    bring_root trixie podman podman systemd systemd-sysv dbus docker-compose crun netavark aardvark-dns nftables ca-certificates ||
         die "no root file system with podman"
     MACHINE="$WORK/podman"
     mkdir -p "$MACHINE/containers"

@@ -185,7 +185,7 @@ engine_start() {
 # the test registry. On failure, the last line is the reason.
 podman_start() {
     local folder="$1" root="$ENGINES_CACHE/podman" pid i
-    bring_root trixie podman podman systemd systemd-sysv dbus docker-compose crun netavark aardvark-dns ca-certificates ||
+    bring_root trixie podman podman systemd systemd-sysv dbus docker-compose crun netavark aardvark-dns nftables ca-certificates ||
         return 1
     mkdir -p "$folder"/{containers,config/cli-plugins}
     ln -sf "$root/usr/libexec/docker/cli-plugins/docker-compose" "$folder/config/cli-plugins/docker-compose"

@@ -54,6 +54,8 @@ fn an_update_and_a_rollback_keep_all_of_the_specification_but_the_image() {
 
     // One rollback by the swarm, one by the agent.
     for (n, action) in [(1, "rollback"), (2, "pause")] {
+        // A swarm whose specification changes while it is at work may lose a failure.
+        swarm.wait_any_state(&["completed", "rollback_completed", "paused", "rollback_paused"]);
         swarm.change(&["--update-failure-action", action]);
         let before = rest(&swarm);
         swarm.push(&Image::exits(&format!("bad{n}"), 0));

@@ -23,7 +23,7 @@ const SIGNS: [&str; 30] = [
     "failed to create endpoint",
     "failed to create network",
     "iptables failed",
-    "netavark:",
+    "netavark",
     "non-overlapping ipv4 address pool",
     "predefined address pools have been fully subnetted",
     // Volumes and folders from elsewhere.
@@ -81,7 +81,10 @@ mod tests {
                 "Error response from daemon: could not select device driver \"nvidia\" with capabilities: [[gpu]]",
                 true,
             ),
-            ("Error: netavark: create bridge: Netlink error: File exists (os error 17)", true),
+            (
+                "Error response from daemon: netavark (exit code 1): nftables error: unable to execute nft",
+                true,
+            ),
             // An image's words.
             (
                 "Error response from daemon: OCI runtime create failed: exec: \"no space left on device\": executable file \
