@@ -35,7 +35,7 @@ const SIGNS: [&str; 30] = [
     "host is down",
     // Devices, and what the kernel is asked for.
     "could not select device driver",
-    "nvidia-container-cli",
+    "nvidia-container-cli: initialization error",
     "error gathering device information",
     "unable to apply cgroup configuration",
     "context deadline exceeded",
@@ -85,7 +85,13 @@ mod tests {
                 "Error response from daemon: netavark (exit code 1): nftables error: unable to execute nft",
                 true,
             ),
-            // An image's words.
+            ("nvidia-container-cli: initialization error: nvml error: driver not loaded", true),
+            // What an image asks for, contains or says.
+            ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8", false),
+            (
+                "nvidia-container-cli: mount error: file creation failed: /merged/libcuda.so.1: file exists",
+                false,
+            ),
             (
                 "Error response from daemon: OCI runtime create failed: exec: \"no space left on device\": executable file \
                  not found in $PATH",

@@ -25,7 +25,8 @@ impl Service {
         );
         let known = &mut self.durable.failed_update;
         match event {
-            Event::RolledBack { failed, .. } => {
+            // What failed for the machine's sake is a fault of the service, and tried again.
+            Event::RolledBack { failed, .. } if !failed.by_node => {
                 *known = Some(Box::new(of(failed, wording::rejection(&failed.failure.reason), true, now)));
             }
             Event::RollbackFailed(RollbackFailed { failed, why, .. }) => {

@@ -390,6 +390,7 @@ fn an_image_that_the_nodes_could_not_run_is_not_blamed_although_its_rollback_fai
     assert!(scenario.service.durable.images.blocked().next().is_none());
     scenario.at(60).check(seen('2', '1', service(&image('1'))));
     assert!(scenario.service.durable.rollback_failed, "it still needs a person");
+    assert_eq!(scenario.step(), None, "it is not tried again at once");
 }
 
 /// A service whose update from 1 to 2 somebody else began, and the swarm has paused.

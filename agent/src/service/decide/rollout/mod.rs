@@ -348,24 +348,14 @@ impl Service {
     pub(in crate::service) fn failed(&mut self, failed: Failed, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let changes: Vec<ImageChange> = deployment.blamed(&failed.failure).cloned().collect();
-        let by_node = failed.by_node;
+        let (by_node, reason) = (failed.by_node, wording::rejection(&failed.failure.reason));
         let new_ids = deployment.new_ids.clone();
         let is_going_back = matches!(deployment.plan().cause, Cause::GoBack(_));
-        if by_node && !is_going_back {
-            let cannot_run = deployment.plan().image_changes.clone();
-            let why = match &deployment.plan().swarm {
-                Some(_) => String::new(),
-                None => wording::by_machine(
-                    &wording::names(deployment.changes()),
-                    &wording::rejection(&failed.failure.reason),
-                ),
-            };
-            deployment.enter(Phase::Diagnose(failed), now);
-            self.note_tried(&new_ids);
-            let delay = |tries| backoff::after(tries, POSTPONE, LONGEST_POSTPONE);
-            return self.postpone(&cannot_run, why, delay, now);
-        }
         deployment.enter(Phase::Diagnose(failed), now);
+        if by_node && !is_going_back {
+            self.note_tried(&new_ids);
+            return self.not_run(changes, &reason, now);
+        }
         // An image that was proven before, and that a person or a later failure called back, is not blocked.
         if !is_going_back {
             for change in &changes {
@@ -374,6 +364,23 @@ impl Service {
             self.note_failed_tags(&changes);
         }
         self.note_tried(&new_ids);
+    }
+
+    /// This machine or the nodes of the swarm could not run these images: their update is tried again, and that of the others
+    /// without them.
+    fn not_run(&mut self, blamed: Vec<ImageChange>, reason: &str, now: Timestamp) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        let is_in_swarm = deployment.plan().swarm.is_some();
+        let changes = if is_in_swarm {
+            deployment.plan().image_changes.clone()
+        } else if blamed.iter().any(|change| self.moves(change)) {
+            self.moving_changes()
+        } else {
+            blamed
+        };
+        let is_tried = self.config.auto_update && !is_in_swarm;
+        let why = if is_tried { wording::by_machine(&names(&changes), reason) } else { String::new() };
+        self.postpone(&changes, why, |tries| backoff::after(tries, POSTPONE, LONGEST_POSTPONE), now);
     }
 
     /// Notes new images of a deployment that has not proven them, so that they are removed once nothing needs them.

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use crate::config::ConfiguredImage;
 use crate::model::HookEvent;
-use crate::model::image::{Digest, ImageId, Reference};
+use crate::model::image::{ImageId, Reference};
 use crate::service::decide::rollout::snapshot::with_engine_starts;
 use crate::service::event::{
     ContainerSummary, Event, FailedDeployment, Fault, GoBackEnd, GoBackResult, RollbackFailed,
@@ -216,9 +216,6 @@ impl Service {
         let going_back_to = back.map(wording::go_back::targets);
         let is_late = back.is_some_and(|back| matches!(back.why, GoBackReason::Late { .. }));
         let is_blamed = back.is_none() && !failed.by_node;
-        // It waits for a person now, and not for another attempt.
-        let is_tried = |digest: &Digest| deployment.plan().image_changes.iter().any(|m| m.digest == *digest);
-        self.durable.postponed.retain(|one| !is_tried(&one.digest));
         // The running image must not become a rollback target.
         for m in deployment.changes() {
             let memory = self.durable.images.of(&m.configured);

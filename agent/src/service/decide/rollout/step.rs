@@ -367,6 +367,13 @@ impl Service {
             self.note_lost_old();
             let Some(deployment) = &mut self.durable.deployment else { return };
             deployment.enter(deployment.way_back_with_data(Failed { output, ..failed }), now);
+        } else if failed.by_node && deployment.plan().swarm.is_none() {
+            // A first start. It is as if it had not been tried, but for what was made of the containers.
+            let text = wording::by_machine(
+                &wording::names(deployment.changes()),
+                &wording::rejection(&failed.failure.reason),
+            );
+            self.left_unproven(text, now);
         } else {
             self.fail_for_good(Failed { output, ..failed }, RollbackProblem::NoOldImage, now);
         }

@@ -4,21 +4,14 @@ use super::*;
 
 #[test]
 fn what_the_machine_could_not_give_a_container_is_no_fault_of_its_image() {
-    let update = |scenario: &mut Scenario, at, left: Container| {
-        scenario.at(at).check(observed('2', &[v1()], &[&on("web", IMAGE, "v1", 1)]));
+    let update = |scenario: &mut Scenario, left: Container| {
+        scenario.check(observed('2', &[v1()], &[&on("web", IMAGE, "v1", 1)]));
         scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-        let ids = vec![(IMAGE.into(), ImageId("sha256:v2".into()))];
-        scenario.takes_step(StepResult::Pulled { ids, labels: BTreeMap::new() });
-        let error = ComposeError { is_of_machine: true, ..ComposeError::new("port is already allocated") };
-        scenario.takes_step(StepResult::Started {
-            up: Err(error),
-            named: vec!["web".into()],
-            containers: vec![left],
-        });
+        scenario.takes_step(pulled(&[(IMAGE, "v2")]));
+        scenario.takes_step(lacks_port(&[&left]));
     };
-    let half_made = || Container { state: State::Created, started_at: None, ..on("web", IMAGE, "v2", 2) };
     let mut scenario = Scenario::of(config());
-    update(&mut scenario, 0, half_made());
+    update(&mut scenario, half_made("web", "v2"));
     let old = Container { started_at: scenario.seconds(1), ..on("web", IMAGE, "v1", 3) };
     assert!(matches!(scenario.rolls_back(&[&old]), Step::Start(_)));
     scenario.at(2).look(&[&old]).at(100).look(&[&old]);
@@ -44,6 +37,77 @@ fn what_the_machine_could_not_give_a_container_is_no_fault_of_its_image() {
     // One that was started, and has failed, has itself to blame.
     let mut scenario = Scenario::of(config());
     let crashed = Container { state: State::Exited, exit_code: 1, ..on("web", IMAGE, "v2", 2) };
-    update(&mut scenario, 0, crashed);
+    update(&mut scenario, crashed);
     assert!(scenario.is_blocked());
+}
+
+/// Compose can't bring up what it was to, for want of a port. `left` are the containers that it leaves.
+fn lacks_port(left: &[&Container]) -> StepResult {
+    let error = ComposeError { is_of_machine: true, ..ComposeError::new("port is already allocated") };
+    let containers = left.iter().map(|c| (*c).clone()).collect();
+    StepResult::Started { up: Err(error), named: Vec::new(), containers }
+}
+
+/// A container that was made, and could not be started.
+fn half_made(name: &str, version: &str) -> Container {
+    let error = "port is already allocated".into();
+    Container { state: State::Created, started_at: None, error, ..on(name, IMAGE, version, 2) }
+}
+
+fn pulled(images: &[(&str, &str)]) -> StepResult {
+    let id = |(image, id): &(&str, &str)| ((*image).to_owned(), ImageId(format!("sha256:{id}").into()));
+    StepResult::Pulled { ids: images.iter().map(id).collect(), labels: BTreeMap::new() }
+}
+
+#[test]
+fn only_the_image_that_lacks_something_waits_and_the_others_are_tried_without_it() {
+    let mut config = config();
+    let reference = Reference::parse(DB).unwrap();
+    config.images.push(ConfiguredImage { configured: DB.into(), reference: reference.clone() });
+    let mut scenario = Scenario::of(config);
+    let (web, db) = (on("web", IMAGE, "v1", 1), on("db", DB, "db1", 1));
+    let mut seen = observed('2', &[v1()], &[&web, &db]);
+    let (remote, running) = (Some(digest('6')), vec![local("sha256:db1", &['5'])]);
+    seen.images.push(ImageView { remote, running, ..ImageView::new(DB.into(), reference) });
+    scenario.check(seen);
+    scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario.takes_step(pulled(&[(IMAGE, "v2"), (DB, "db2")]));
+    scenario.takes_step(lacks_port(&[&half_made("web", "v2"), &on("db", DB, "db2", 2)]));
+    let postponed = &scenario.service.durable().postponed;
+    let waiting: Vec<_> = postponed.iter().map(|one| (one.digest.clone(), one.others.len())).collect();
+    assert_eq!(waiting, [(digest('2'), 0)]);
+    assert!(!scenario.is_blocked());
+}
+
+#[test]
+fn a_first_start_that_lacks_something_of_the_machine_is_no_rollback_that_has_failed() {
+    let update = crate::config::UpdateConfig { approve: true, ..Default::default() };
+    let update = Some(Arc::new(update));
+    let mut scenario = Scenario::of(ServiceConfig { auto_start: true, auto_heal: false, update, ..config() });
+    scenario.check(observed('2', &[], &[]));
+    scenario.service.handle_request(ServiceRequest::Approve(None), scenario.now);
+    scenario.check(observed('2', &[], &[]));
+    scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario.takes_step(pulled(&[(IMAGE, "v2")]));
+    let made = half_made("web", "v2");
+    scenario.takes_step(lacks_port(&[&made]));
+    scenario.takes_step(StepResult::Diagnosed { log: String::new() });
+    scenario.takes_step(StepResult::Unpinned);
+    let durable = scenario.service.durable();
+    assert!(!durable.rollback_failed && !scenario.is_blocked(), "{:?}", scenario.entries);
+    assert!(scenario.last().message.contains("could not be brought up by this machine"));
+    let seen = || {
+        let mut seen = observed('2', &[v2()], &[&made]);
+        seen.images[0].tagged = Some(v2());
+        seen
+    };
+    scenario.at(300).check(seen());
+    assert!(!matches!(scenario.act(), Some(Action::Step(_))), "it waits");
+    scenario.at(700).check(seen()).at(760).check(seen());
+    let action = scenario.act();
+    assert!(
+        matches!(action, Some(Action::Step(_))),
+        "it is tried again: {action:?} {:?}",
+        scenario.service.durable().postponed
+    );
 }
