@@ -267,7 +267,9 @@ async fn a_disk_that_can_no_longer_be_read_keeps_back_no_entry_that_is_still_in_
     let first = next(&outbox);
     let scenario = async {
         outbox.put(entry("x"));
-        tokio::time::sleep(LAST_RETRY).await;
+        while outbox.unwritten() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         disk.full.store(true, Ordering::SeqCst);
         disk.gone.store(true, Ordering::SeqCst);
         outbox.put(entry("y"));

@@ -301,6 +301,7 @@ fn a_port_that_is_taken_during_an_update_is_no_fault_of_its_image() {
     world.project.up();
     let agent = world.agent();
     world.push("web", &Image::good("v2"));
+    // The port is free for some milliseconds only.
     let thief = std::thread::spawn(move || {
         loop {
             match TcpListener::bind(("127.0.0.1", port)) {

@@ -244,25 +244,37 @@ fn the_tag_in_force_is_shown_if_it_is_not_the_configured_one() {
     assert_eq!(shown(scenario.check(seen)), BTreeMap::from([(IMAGE.to_owned(), tagged("2"))]));
 }
 
+/// A second image of the variable.
+fn with_twin() -> ServiceConfig {
+    let mut config = with_variable(UpdateConfig::default());
+    let reference = Reference::parse(TWIN).unwrap();
+    config.images.push(ConfiguredImage { configured: TWIN.into(), reference });
+    config
+}
+
+fn worker() -> Container {
+    Container { config_image: TWIN.into(), image: ImageId("sha256:w".into()), ..running("worker") }
+}
+
+/// Tag 1 of both images runs; the registry has this newer tag, for the worker with digest `of_worker` if it answers.
+fn with_worker(tag: &str, of_worker: Option<char>) -> Observation {
+    let twin = Reference::parse(TWIN).unwrap();
+    let mut seen = newer('2');
+    seen.images[0].newer = Some(tagged(tag));
+    seen.containers = [&*seen.containers, &[worker()]].concat().into();
+    if of_worker.is_none() {
+        seen.unanswered.insert(TWIN.into(), Unanswered::Failed("away".into()));
+    }
+    let (remote, running) = (of_worker.map(digest), vec![local("sha256:w", &['5'])]);
+    let newer = Some(twin.with_tag(tag));
+    seen.images.push(ImageView { newer, remote, running, ..ImageView::new(TWIN.into(), twin) });
+    seen
+}
+
 #[test]
 fn all_images_of_the_variable_move_together_or_not_at_all() {
-    let twin = Reference::parse(TWIN).unwrap();
-    let mut config = with_variable(UpdateConfig::default());
-    config.images.push(ConfiguredImage { configured: TWIN.into(), reference: twin.clone() });
-    let worker =
-        Container { config_image: TWIN.into(), image: ImageId("sha256:w".into()), ..running("worker") };
-    let both = |of_worker: Option<char>| {
-        let mut seen = newer('2');
-        seen.containers = [&*seen.containers, std::slice::from_ref(&worker)].concat().into();
-        let running = vec![local("sha256:w", &['5'])];
-        let newer = Some(Reference { tag: Some("2".into()), ..twin.clone() });
-        let remote = of_worker.map(digest);
-        if remote.is_none() {
-            seen.unanswered.insert(TWIN.into(), Unanswered::Failed("away".into()));
-        }
-        seen.images.push(ImageView { newer, remote, running, ..ImageView::new(TWIN.into(), twin.clone()) });
-        seen
-    };
+    let config = with_twin();
+    let both = |of_worker| with_worker("2", of_worker);
     let mut scenario = Scenario::of(config.clone());
     scenario.check(both(None));
     assert_eq!(scenario.act(), None, "one registry does not answer");
@@ -292,22 +304,9 @@ fn all_images_of_the_variable_move_together_or_not_at_all() {
 
 #[test]
 fn a_tag_under_which_one_image_has_failed_blocks_neither_the_others_nor_the_next_tag() {
-    let twin = Reference::parse(TWIN).unwrap();
-    let mut config = with_variable(UpdateConfig::default());
-    config.images.push(ConfiguredImage { configured: TWIN.into(), reference: twin.clone() });
-    let worker =
-        Container { config_image: TWIN.into(), image: ImageId("sha256:w".into()), ..running("worker") };
-    let under = |tag: &str, of_worker: char| {
-        let mut seen = newer('2');
-        seen.images[0].newer = Some(tagged(tag));
-        seen.containers = [&*seen.containers, std::slice::from_ref(&worker)].concat().into();
-        let newer = Some(Reference { tag: Some(tag.into()), ..twin.clone() });
-        let (remote, running) = (Some(digest(of_worker)), vec![local("sha256:w", &['5'])]);
-        seen.images.push(ImageView { newer, remote, running, ..ImageView::new(TWIN.into(), twin.clone()) });
-        seen
-    };
+    let (config, twin) = (with_twin(), Reference::parse(TWIN).unwrap());
     let mut scenario = Scenario::of(config);
-    scenario.check(under("2", '6'));
+    scenario.check(with_worker("2", Some('6')));
     let pulled = [(IMAGE, "sha256:two"), (TWIN, "sha256:w2")];
     let ids = pulled.map(|(image, id)| (image.to_owned(), ImageId(id.into()))).to_vec();
     for result in [
@@ -337,7 +336,7 @@ fn a_tag_under_which_one_image_has_failed_blocks_neither_the_others_nor_the_next
     assert_eq!(blocked, [None, Some(digest('6'))]);
     // The next tag mends the worker, and leaves the other image as it was.
     let started_at = scenario.seconds(61);
-    let [web, worker] = &[running("web"), worker.clone()].map(|old| Container { started_at, ..old });
+    let [web, worker] = &[running("web"), worker()].map(|old| Container { started_at, ..old });
     scenario.input(Input::Stepped(StepResult::Diagnosed { log: String::new() }));
     assert!(matches!(scenario.act(), Some(Action::Step(Step::WriteTag { back: true, .. }))));
     scenario.input(Input::Stepped(StepResult::TagWritten));
@@ -345,7 +344,7 @@ fn a_tag_under_which_one_image_has_failed_blocks_neither_the_others_nor_the_next
     scenario.started(&[web, worker]).at(62).look(&[web, worker]).at(110).look(&[web, worker]);
     assert!(matches!(scenario.act(), Some(Action::Step(Step::Unpin { .. }))));
     scenario.input(Input::Stepped(StepResult::Unpinned));
-    scenario.at(120).check(under("3", '7'));
+    scenario.at(120).check(with_worker("3", Some('7')));
     assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));
 }
 
