@@ -172,12 +172,12 @@ impl Client {
     /// Sends a `GET` request; `path` holds the segments of the path. An agent's answer other than 200 is accepted as well if
     /// it has the expected form (`GET /health` answers 503 with a body).
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, ClientError> {
-        self.answer(Method::GET, path).await
+        self.exchange(self.http.request(Method::GET, self.url(path))).await
     }
 
     /// Sends a `POST` request without a body.
     pub(super) async fn post<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, ClientError> {
-        self.answer(Method::POST, path).await
+        self.post_with(path, &[]).await
     }
 
     /// Sends a `POST` request without a body, with a query.
@@ -217,10 +217,6 @@ impl Client {
         let mut url = self.url(&["audit"]);
         url.query_pairs_mut().append_pair("limit", &limit.to_string());
         self.exchange(self.http.request(Method::GET, url)).await
-    }
-
-    async fn answer<T: DeserializeOwned>(&self, method: Method, path: &[&str]) -> Result<T, ClientError> {
-        self.exchange(self.http.request(method, self.url(path))).await
     }
 
     async fn exchange<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {

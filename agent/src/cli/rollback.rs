@@ -12,12 +12,10 @@ use tokio::time::{Instant, sleep};
 use super::answer::{line, show};
 use super::client::{Client, ClientError};
 use super::views;
-use super::wait::{Progress, deployed_at, patiently, requested};
+use super::wait::{Outcome, Progress, deployed_at, patiently, requested};
 
 /// Time between two looks at the record.
 const PAUSE: Duration = Duration::from_secs(1);
-/// `timeout(1)`: not decided in time.
-const EXIT_UNDECIDED: u8 = 124;
 
 /// Asks on the terminal. Without one nothing is done.
 pub(super) fn confirmed(name: &str, to: Option<&str>) -> bool {
@@ -106,7 +104,7 @@ async fn follow(
         }
         if Instant::now() >= deadline {
             eprint_line(format_args!("evenkeel: not decided in time; the rollback goes on"));
-            return Ok(ExitCode::from(EXIT_UNDECIDED));
+            return Ok(Outcome::Undecided.code());
         }
         sleep(PAUSE).await;
     }

@@ -19,6 +19,7 @@ use super::attention;
 use super::client::{Client, ClientError};
 use super::views::probe_in_words;
 use crate::model::output::clean;
+use crate::model::text::seconds;
 
 /// Pause between two looks at the record.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -207,10 +208,6 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
         return None;
     }
     let failed = |reason: String| Some(end(wait, record, Outcome::Failed, reason));
-    let is_decided = || {
-        let checks = record.requested_checks.as_ref()?;
-        (!checks.undecided && checks.ended >= number?).then_some(())
-    };
     // What else fails leaves `errored`, a block, or the gate `snapshot`; the failures of the record include the healer's.
     if number.is_some() && record.rollbacks_total > before.rollbacks {
         // A rollback of another image that has failed earlier stays known.
@@ -221,7 +218,10 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
         return failed(reason.unwrap_or_else(|| "the deployment failed; see evenkeel audit".to_owned()));
     }
     // Only the check that was requested here counts from now on.
-    is_decided()?;
+    let checks = record.requested_checks.as_ref()?;
+    if checks.undecided || checks.ended < number? {
+        return None;
+    }
     let digests = digests(record);
     let is_new = record.updates_total > before.updates;
     let good = if is_new { Outcome::Proven } else { Outcome::UpToDate };
@@ -336,10 +336,6 @@ impl Progress {
             self.last = text;
         }
     }
-}
-
-fn seconds(time: Timestamp) -> String {
-    crate::model::text::seconds(time)
 }
 
 #[cfg(test)]

@@ -82,8 +82,13 @@ pub(super) async fn approve(api: Api, request: Request) -> Response {
 
 /// Parses the digest from a request body; an empty body has none.
 fn named_digest(body: &[u8]) -> Result<Option<Digest>, String> {
-    let Some(text) = object::<ApproveRequest>(body)?.digest else { return Ok(None) };
-    let expected = |_| format!("digest: {}; allowed: sha256: and 64 hexadecimal digits", quote(&text));
+    digest("digest", object::<ApproveRequest>(body)?.digest)
+}
+
+/// Parses the optional digest of a field of a request.
+pub(super) fn digest(field: &str, text: Option<String>) -> Result<Option<Digest>, String> {
+    let Some(text) = text else { return Ok(None) };
+    let expected = |_| format!("{field}: {}; allowed: sha256: and 64 hexadecimal digits", quote(&text));
     Digest::parse(&text).map(Some).map_err(expected)
 }
 

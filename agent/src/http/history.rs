@@ -1,13 +1,11 @@
 //! The images that were proven here, and the way back to them (DECISIONS 14).
 
-use evenkeel_common::config::quote;
 use evenkeel_common::http::{Request, Response, StatusCode, error, json};
 use evenkeel_common::wire::{PlannedImage, ProvenRecord, RollbackPlan, RollbackReply, RollbackRequest};
 use futures_util::future::join_all;
 
-use super::control::object;
+use super::control::{digest, object};
 use super::{Api, refused};
-use crate::model::image::Digest;
 use crate::service::decide::history::NoWayBack;
 use crate::service::images::ProvenImage;
 use crate::service::input::{ServiceReply, ServiceRequest};
@@ -47,10 +45,9 @@ pub(super) async fn rollback(api: Api, request: Request) -> Response {
         Ok(asked) => asked,
         Err(what) => return error(StatusCode::BAD_REQUEST, what),
     };
-    let Ok(to) = to.as_deref().map(Digest::parse).transpose() else {
-        let text = to.unwrap_or_default();
-        let what = format!("to: {}; allowed: sha256: and 64 hexadecimal digits", quote(&text));
-        return error(StatusCode::BAD_REQUEST, what);
+    let to = match digest("to", to) {
+        Ok(to) => to,
+        Err(what) => return error(StatusCode::BAD_REQUEST, what),
     };
     let service = match api.services.service(name) {
         Ok(service) => service,

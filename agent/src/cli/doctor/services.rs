@@ -278,11 +278,12 @@ pub(super) fn way_back(facts: &Facts<'_>) -> Vec<Finding> {
             let words = Words {
                 what: "its image is no longer on this machine, and no registry has it",
                 why: "a failed update could not be rolled back",
-                remedy: "redeploy from the registry while the service works: `evenkeel redeploy NAME`",
+                remedy: format!(
+                    "redeploy from the registry while the service works: `evenkeel redeploy {}`",
+                    facts.config.name
+                ),
             };
-            let mut finding = words.error(WAY_BACK, subject);
-            finding.remedy = finding.remedy.replace("NAME", &facts.config.name);
-            found.push(finding);
+            found.push(words.error(WAY_BACK, subject));
         } else if let (Some(image), Some(reference)) = (&one.image, reference)
             && digests_in(&reference.repository, &image.repo_digests).next().is_none()
             && one.served != Some(true)
