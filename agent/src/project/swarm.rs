@@ -212,7 +212,7 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::model::swarm::{SwarmMode, UpdateState, UpdateStatus};
+    use crate::model::swarm::{Restarts, SwarmMode, UpdateState, UpdateStatus};
 
     const OLD: &str = "web:1@sha256:1111111111111111111111111111111111111111111111111111111111111111";
     const NEW: &str = "web:1@sha256:2222222222222222222222222222222222222222222222222222222222222222";
@@ -284,7 +284,7 @@ mod tests {
             tasks: Vec::new(),
             nodes_down: std::collections::BTreeSet::new(),
             nodes_paused: std::collections::BTreeSet::new(),
-            keeps_ended: false,
+            restarts: Restarts::All,
         }
     }
 

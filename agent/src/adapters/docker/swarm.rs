@@ -19,7 +19,7 @@ use super::client::Query;
 use super::names::checked;
 use super::{DockerEngine, convert};
 use crate::model::output::{Tail, says, stable};
-use crate::model::swarm::{SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
+use crate::model::swarm::{Restarts, SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
 use crate::model::{EngineError, Platform, Reference, SwarmError};
 use crate::ports::Swarm;
 
@@ -345,16 +345,18 @@ fn service(seen: &Value) -> SwarmService {
         tasks: Vec::new(),
         nodes_down: BTreeSet::new(),
         nodes_paused: BTreeSet::new(),
-        keeps_ended: keeps_ended(seen),
+        restarts: restarts(seen),
     }
 }
 
-/// Reports whether a task that has ended with code 0 stays so, or is started again only after a long delay: the usual way to
-/// run work at intervals.
-fn keeps_ended(seen: &Value) -> bool {
-    let condition = text(seen, "/Spec/TaskTemplate/RestartPolicy/Condition");
+fn restarts(seen: &Value) -> Restarts {
     let nanos = amount(seen, "/Spec/TaskTemplate/RestartPolicy/Delay").unwrap_or(0);
-    matches!(condition, Some("none" | "on-failure")) || Duration::from_nanos(nanos) >= INTERVAL
+    match text(seen, "/Spec/TaskTemplate/RestartPolicy/Condition") {
+        Some("none") => Restarts::Never,
+        Some("on-failure") => Restarts::NotDone,
+        _ if Duration::from_nanos(nanos) >= INTERVAL => Restarts::NotDone,
+        _ => Restarts::All,
+    }
 }
 
 fn update_state(word: &str) -> UpdateState {

@@ -1,7 +1,7 @@
 //! Verdicts on services in every state.
 
 use super::*;
-use crate::model::swarm::{SwarmMode, UpdateStatus};
+use crate::model::swarm::{Restarts, SwarmMode, UpdateStatus};
 
 const OLD: &str =
     "localhost:5000/web:1@sha256:1111111111111111111111111111111111111111111111111111111111111111";
@@ -41,7 +41,7 @@ fn service(state: Option<UpdateState>, tasks: Vec<Task>) -> SwarmService {
         tasks,
         nodes_down: BTreeSet::new(),
         nodes_paused: BTreeSet::new(),
-        keeps_ended: false,
+        restarts: Restarts::All,
     }
 }
 
