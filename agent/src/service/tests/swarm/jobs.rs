@@ -97,3 +97,27 @@ fn a_service_that_is_scaled_up_for_its_work_is_not_updated_in_the_middle_of_it()
     assert!(!scenario.is_being_checked(), "there is nothing to deploy");
     assert_eq!(scenario.at(10).check(seen('2', '1', of(1, vec![run]))).step(), None);
 }
+
+/// The swarm takes the end of a task that it monitors for a failure of the update that has begun the run.
+#[test]
+fn a_job_that_has_done_its_work_is_neither_errored_nor_unhealthy() {
+    let message = "update paused due to failure or early termination of task run".to_owned();
+    let update = Some(UpdateStatus { state: UpdateState::Paused, message });
+    let replicated = SwarmMode::Replicated(1);
+    for (mode, restarts, state, is_job) in [
+        (replicated, Restarts::NotDone, TaskState::Complete, true),
+        (replicated, Restarts::Never, TaskState::Complete, true),
+        (SwarmMode::Job, Restarts::All, TaskState::Complete, true),
+        (replicated, Restarts::NotDone, TaskState::Failed, false),
+        (replicated, Restarts::All, TaskState::Complete, false),
+    ] {
+        let tasks = vec![task("run", &image('1'), state)];
+        let swarm = SwarmService { mode, update: update.clone(), tasks, restarts, ..service(&image('1')) };
+        let mut scenario = Scenario::of(in_swarm());
+        assert_eq!(scenario.check(seen('1', '1', swarm)).step(), None);
+        let record = scenario.record();
+        let healthy = if is_job { None } else { Some(false) };
+        assert_eq!((record.errored.is_none(), record.healthy), (is_job, healthy), "{mode:?} {restarts:?}");
+        assert_eq!(scenario.kinds().is_empty(), is_job, "{mode:?} {restarts:?}");
+    }
+}
