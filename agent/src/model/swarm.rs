@@ -13,7 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use super::container::{Container, RestartPolicy, State};
 use super::image::{Digest, ImageId, Reference};
+use super::machine::is_at_fault;
 use super::output::says;
+
+/// How the words of a node begin about a container that it could not start.
+const NOT_STARTED: &str = "starting container failed";
 
 /// A service, read from a manager.
 #[derive(Debug, Clone, PartialEq)]
@@ -185,7 +189,9 @@ impl Task {
     pub fn is_failed_by_node(&self) -> bool {
         // An image without a command is rejected too, but by every node.
         let is_image = says(&self.error, "no command specified");
-        (self.state == TaskState::Rejected && !is_image) || says(&self.error, "no such image")
+        // What the node lacks when it starts the container fails the task, as the end of its program does.
+        let is_start = self.error.starts_with(NOT_STARTED) && is_at_fault(&self.error);
+        (self.state == TaskState::Rejected && !is_image) || says(&self.error, "no such image") || is_start
     }
 }
 

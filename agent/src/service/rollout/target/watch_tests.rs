@@ -291,6 +291,30 @@ fn an_image_without_a_command_is_to_blame_itself() {
     }
 }
 
+/// A task whose container could not be started has failed, whatever the reason.
+#[test]
+fn a_node_that_cannot_give_a_container_what_it_needs_is_to_blame_itself() {
+    for (error, by_node) in [
+        (
+            "starting container failed: driver failed programming external connectivity on endpoint web.1: Bind for \
+             0.0.0.0:80 failed: port is already allocated",
+            true,
+        ),
+        ("starting container failed: Address already in use", true),
+        (
+            "starting container failed: error while mounting volume '/data': failed to mount local volume",
+            true,
+        ),
+        ("starting container failed: OCI runtime create failed: exec: \"/run\": permission denied", false),
+        ("starting container failed: OCI runtime create failed: exec: \"no space left on device\"", false),
+        ("task: non-zero exit (1)", false),
+    ] {
+        let failed = Task { error: error.into(), ..task("a", NEW, TaskState::Failed) };
+        let paused = service(Some(UpdateState::Paused), vec![failed]);
+        assert_eq!(failed_for(look(&[paused])).by_node, by_node, "{error}");
+    }
+}
+
 /// Failures that `max-failure-ratio` or `continue` tolerate do not count as new because of a look just before the update.
 #[test]
 fn failures_that_the_swarm_tolerates_are_not_counted_after_an_early_look() {
