@@ -112,12 +112,13 @@ async fn an_unusable_swarm_is_reported_with_the_engines_message() {
 #[tokio::test]
 async fn a_registry_error_is_never_taken_for_the_managers() {
     let image = Reference::parse("localhost:5000/web:1").unwrap();
+    let web = super::swarm::service(&json!({}));
     for status in [500, 503, 504] {
         let server = server().await;
         let words = "Get https://localhost:5000/v2/: context deadline exceeded";
         answer(&server, "/distribution/localhost:5000/web:1/json", status, &says(words)).await;
         answer(&server, "/nodes", 200, "[]").await;
-        let error = engine(&server).admits(&image).await.unwrap_err();
+        let error = engine(&server).admits(&web, &image).await.unwrap_err();
         let is_told = matches!(&error, SwarmError::Refused(text)
             if text.contains("ask the registry for localhost:5000/web:1") && text.contains(words));
         assert!(is_told, "{status}: {error:?}");
@@ -126,6 +127,6 @@ async fn a_registry_error_is_never_taken_for_the_managers() {
     let server = server().await;
     answer(&server, "/distribution/localhost:5000/web:1/json", 500, &says("no")).await;
     answer(&server, "/nodes", 500, &says("context deadline exceeded")).await;
-    let error = engine(&server).admits(&image).await.unwrap_err();
+    let error = engine(&server).admits(&web, &image).await.unwrap_err();
     assert!(matches!(error, SwarmError::NoLeader(_)), "{error:?}");
 }

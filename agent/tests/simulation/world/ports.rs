@@ -356,7 +356,7 @@ impl Swarm for FakeWorld {
         Err(SwarmError::NotManager("the engine is not part of a swarm".to_owned()))
     }
 
-    async fn admits(&self, _: &Reference) -> Result<(), SwarmError> {
+    async fn admits(&self, _: &SwarmService, _: &Reference) -> Result<(), SwarmError> {
         Err(SwarmError::NotManager("the engine is not part of a swarm".to_owned()))
     }
 

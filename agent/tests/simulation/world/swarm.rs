@@ -394,7 +394,7 @@ impl Swarm for FakeSwarm {
         .await
     }
 
-    async fn admits(&self, _: &Reference) -> Result<(), SwarmError> {
+    async fn admits(&self, _: &SwarmService, _: &Reference) -> Result<(), SwarmError> {
         self.call(|_| Ok(())).await
     }
 
