@@ -57,7 +57,7 @@ impl Engine for FakeWorld {
         .await
     }
 
-    async fn needed_containers(&self) -> Result<BTreeMap<String, Need>, EngineError> {
+    async fn needed_containers(&self, _: &[Container]) -> Result<BTreeMap<String, Need>, EngineError> {
         let inner = self.lock();
         let of_agent = inner.containers.iter().filter(|c| inner.of_agent.contains(&c.service));
         Ok(of_agent.map(|c| (c.id.clone(), Need::ToRun)).collect())
