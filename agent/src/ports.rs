@@ -39,9 +39,13 @@ pub trait Engine: Send + Sync + 'static {
     /// inspect a container, it is included with the fields from the container list, in an unknown state if it may run.
     async fn containers(&self, members: &Members) -> Result<Vec<Container>, EngineError>;
 
-    /// Returns the containers, by ID, that the agent needs: compose, which the agent runs, would end with them before it has
-    /// started the new ones.
-    async fn needed_containers(&self) -> Result<BTreeMap<String, Need>, EngineError> {
+    /// Returns the containers, by ID, that compose must not stop to make them anew: those that the agent needs, because
+    /// compose, which it runs, would end with them before it has started the new ones, and those of a project's containers
+    /// that the engine would not remove.
+    async fn needed_containers(
+        &self,
+        _containers: &[Container],
+    ) -> Result<BTreeMap<String, Need>, EngineError> {
         Ok(BTreeMap::new())
     }
 

@@ -53,7 +53,7 @@ impl fmt::Display for Manager {
     }
 }
 
-/// What the agent needs a container for.
+/// Why compose must not stop a container to make it anew: what it is needed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// It runs in it.
@@ -62,6 +62,18 @@ pub enum Need {
     MayRun,
     /// It reaches the engine through it.
     ForEngine,
+    /// Others share its network, and the engine removes it only after them.
+    ForOthers,
+}
+
+impl Need {
+    /// What would become of compose once it has stopped the container.
+    pub fn consequence(self) -> &'static str {
+        match self {
+            Need::ToRun | Need::MayRun | Need::ForEngine => "end with it before the new container is started",
+            Need::ForOthers => "could not remove it, as podman refuses to",
+        }
+    }
 }
 
 impl fmt::Display for Need {
@@ -73,6 +85,7 @@ impl fmt::Display for Need {
                  network of its own)"
             }
             Need::ForEngine => "through which the agent reaches the engine",
+            Need::ForOthers => "whose network other containers share",
         })
     }
 }

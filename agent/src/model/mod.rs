@@ -18,6 +18,7 @@
 //! | `hooks.rs` | commands that run before and after a deployment |
 //! | `probe.rs` | what the containers of a new image must answer |
 //! | `few.rs` | a compact map for few entries |
+//! | `machine.rs` | what engines say if a machine can't give a container what it needs |
 //! | `text.rs`, `output.rs` | sanitizing external text for display, storage and comparison |
 
 pub mod compose;
@@ -30,6 +31,7 @@ pub mod handover;
 pub mod hooks;
 pub mod image;
 pub mod image_config;
+pub mod machine;
 pub mod output;
 pub mod platform;
 pub mod probe;

@@ -13,7 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use super::container::{Container, RestartPolicy, State};
 use super::image::{Digest, ImageId, Reference};
+use super::machine::is_at_fault;
 use super::output::says;
+
+/// How the words of a node begin about a container that it could not start.
+const NOT_STARTED: &str = "starting container failed";
 
 /// A service, read from a manager.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,8 +44,20 @@ pub struct SwarmService {
     pub nodes_down: BTreeSet<String>,
     /// Host names of the nodes that are paused: the swarm neither places tasks there nor replaces those of global services.
     pub nodes_paused: BTreeSet<String>,
-    /// Its restart policy leaves a task that has ended with code 0 as it is, for good or for a long delay.
-    pub keeps_ended: bool,
+    /// Which tasks that have ended its restart policy replaces.
+    pub restarts: Restarts,
+}
+
+/// Which ended tasks the swarm replaces soon, by the service's restart policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restarts {
+    /// All of them.
+    All,
+    /// Not those that have ended with code 0, or all of them, but only after a long delay: both are ways to run work at
+    /// intervals.
+    NotDone,
+    /// None: work that something else starts.
+    Never,
 }
 
 /// Scheduling mode of a service.
@@ -173,7 +189,9 @@ impl Task {
     pub fn is_failed_by_node(&self) -> bool {
         // An image without a command is rejected too, but by every node.
         let is_image = says(&self.error, "no command specified");
-        (self.state == TaskState::Rejected && !is_image) || says(&self.error, "no such image")
+        // What the node lacks when it starts the container fails the task, as the end of its program does.
+        let is_start = self.error.starts_with(NOT_STARTED) && is_at_fault(&self.error);
+        (self.state == TaskState::Rejected && !is_image) || says(&self.error, "no such image") || is_start
     }
 }
 
@@ -215,25 +233,23 @@ impl SwarmService {
         }
     }
 
-    /// Reports whether its tasks do their work and end, as those of a job: the last one that has ended by itself did so with
-    /// code 0, and is not started again, or only after a long delay. A task that ran on when that one ended, or that has been
-    /// running for an hour, is that of a service, of which one has ended for once. If two of its image have ended so in its
-    /// place, it may be work that takes long, and has to run for twice the time between them.
+    /// Reports whether its tasks do their work and end, as those of a job: it is one, or none of its tasks is ever restarted,
+    /// or one has ended with code 0 and is not started again, or only after a long delay. A task that has been running for an
+    /// hour is that of a service, and so is one that ran on when the last of those ended with code 0. If two of its image have
+    /// ended so in its place, it may be work that takes long, and has to run for twice the time between them.
     pub fn works_to_its_end(&self, now: Timestamp) -> bool {
-        let by_itself = |task: &&Task| {
-            matches!(task.state, TaskState::Complete | TaskState::Failed | TaskState::Rejected)
-        };
-        let last = self.tasks.iter().filter(by_itself).max_by_key(|task| task.since);
-        let Some(last) = last.filter(|task| self.keeps_ended && task.state == TaskState::Complete) else {
-            return false;
+        let done = || self.tasks.iter().filter(|task| task.state == TaskState::Complete);
+        let (may_end, last_end) = match (self.mode, self.restarts) {
+            (SwarmMode::Job, _) => return true,
+            (_, Restarts::All) => return false,
+            (_, Restarts::NotDone) => (done().next().is_some(), done().filter_map(|task| task.since).max()),
+            // The tasks of work on several nodes end one after the other.
+            (_, Restarts::Never) => (true, None),
         };
         // Work that takes long ends in its place about as often as that.
         let took = |task: &Task| {
-            let is_like = |other: &&Task| {
-                other.state == TaskState::Complete && (&other.name, &other.image) == (&task.name, &task.image)
-            };
-            let ends = self.tasks.iter().filter(is_like).filter_map(|other| other.since);
-            let mut ends: Vec<Timestamp> = ends.collect();
+            let is_like = |other: &&Task| (&other.name, &other.image) == (&task.name, &task.image);
+            let mut ends: Vec<Timestamp> = done().filter(is_like).filter_map(|other| other.since).collect();
             ends.sort_unstable();
             match ends.as_slice() {
                 [.., before, latest] => latest.duration_since(*before) * 2,
@@ -244,10 +260,10 @@ impl SwarmService {
             let since = task.since.filter(|_| task.state == TaskState::Running);
             since.is_some_and(|since| {
                 let limit = took(task).max(SignedDuration::from_hours(1));
-                last.since.is_some_and(|end| since < end) || now.duration_since(since) > limit
+                last_end.is_some_and(|end| since < end) || now.duration_since(since) > limit
             })
         };
-        !self.wanted().any(runs_on)
+        may_end && !self.wanted().any(runs_on)
     }
 
     /// Reports whether an update or a rollback is in progress.

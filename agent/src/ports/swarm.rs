@@ -11,8 +11,9 @@ pub trait Swarm: Send + Sync + 'static {
     /// Returns the service of this name with its tasks.
     async fn service(&self, name: &str) -> Result<SwarmService, SwarmError>;
 
-    /// Checks that the registry serves `image` to the managers and that a node supports its platform. Read-only.
-    async fn admits(&self, image: &Reference) -> Result<(), SwarmError>;
+    /// Checks that the registry serves `image` to the managers and that it suits the platforms of the nodes that run `service`.
+    /// Read-only.
+    async fn admits(&self, service: &SwarmService, image: &Reference) -> Result<(), SwarmError>;
 
     /// Sets the image of `service` and, with `force`, increments `ForceUpdate`. The rest of the specification is kept.
     /// The registry's credentials are sent along. Returns [`SwarmError::Conflict`] if the service has changed since it

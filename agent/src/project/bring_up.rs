@@ -293,10 +293,10 @@ async fn guard(
     Err(CompareError::Compose(ComposeError::new(cause)))
 }
 
-/// A container that compose must not stop, because it would end with it.
+/// A container that compose must not stop to make it anew, and what it is needed for.
 type Spared<'c> = (&'c Container, Need);
 
-/// The containers of the project that the agent needs, if compose may recreate any. Fails if it is to recreate one of them.
+/// The containers of the project that compose must not stop, if it may recreate any. Fails if it is to recreate one of them.
 async fn spared<'c>(
     engine: &dyn Engine,
     start: &BringUp,
@@ -306,7 +306,7 @@ async fn spared<'c>(
     if up_mode.starts_only() || up_mode.is_for_none() {
         return Ok(Vec::new());
     }
-    let needs = engine.needed_containers().await?;
+    let needs = engine.needed_containers(containers).await?;
     // An earlier run was ended by this, and a person has started the new container: compose leaves it alone.
     let is_new = |c: &Container| {
         start.scope.is_some() && start.tags.iter().any(|(tag, to)| c.is_made_from(tag) && c.image == to.id)
@@ -347,9 +347,10 @@ async fn leave_out(
             return Err(would_end((*container, *need)));
         }
         notes.push(format!(
-            "{}, {need}, was left as it is, because compose would end with it. {}",
+            "{}, {need}, was left as it is, because compose would stop it and {}. {}",
             container.name,
-            by_hand(service)
+            need.consequence(),
+            by_hand((*container, *need))
         ));
     }
     Ok(Some(notes.join(" ")).filter(|note| !note.is_empty()))
@@ -357,15 +358,20 @@ async fn leave_out(
 
 fn would_end((container, need): Spared<'_>) -> CompareError {
     let cause = format!(
-        "compose would stop {}, {need}, and end with it before the new container is started, so nothing was brought up. {}",
+        "compose would stop {}, {need}, and {}, so nothing was brought up. {}",
         container.name,
-        by_hand(&container.compose_service)
+        need.consequence(),
+        by_hand((container, need))
     );
     CompareError::Compose(ComposeError::new(cause))
 }
 
-fn by_hand(service: &str) -> String {
-    format!("To bring it up, run `docker compose up -d {service}` in the folder of the compose file.")
+fn by_hand((container, need): Spared<'_>) -> String {
+    let command = match need {
+        Need::ForOthers => "podman compose down && podman compose up -d".to_owned(),
+        _ => format!("docker compose up -d {}", container.compose_service),
+    };
+    format!("To bring it up, run `{command}` in the folder of the compose file.")
 }
 
 /// Names the compose services of the whole project where compose, left to itself, would cover others: it leaves out those of

@@ -302,7 +302,7 @@ impl Check {
         Ok((containers, files))
     }
 
-    /// Returns a container that the agent needs, if an update would replace it.
+    /// Returns a container that compose must not stop, if an update would replace it.
     async fn needed(
         &self,
         images: &[ImageView],
@@ -315,7 +315,7 @@ impl Check {
         if replaced.is_empty() || !self.config.auto_update {
             return Ok(None);
         }
-        let needs = self.world.engine.needed_containers().await.map_err(engine_fault)?;
+        let needs = self.world.engine.needed_containers(containers).await.map_err(engine_fault)?;
         Ok(replaced.into_iter().find_map(|c| Some((c.name.clone(), *needs.get(&c.id)?))))
     }
 

@@ -107,7 +107,9 @@ fn local(service: &SwarmService, image: &ConfiguredImage) -> Vec<LocalImage> {
 /// Performs a step for the decision core.
 pub(super) async fn step(swarm: &dyn Swarm, registry: &dyn Registry, step: SwarmStep) -> StepResult {
     let done = match step {
-        SwarmStep::Admit { image, old } => admit(swarm, registry, &image, old.as_ref()).await,
+        SwarmStep::Admit { service, image, old } => {
+            admit(swarm, registry, &service, &image, old.as_ref()).await
+        }
         SwarmStep::Set(change) => set(swarm, &change).await,
         SwarmStep::Diagnose { task, container } => diagnose(swarm, &task, &container).await,
     };
@@ -124,10 +126,11 @@ pub(super) async fn step(swarm: &dyn Swarm, registry: &dyn Registry, step: Swarm
 async fn admit(
     swarm: &dyn Swarm,
     registry: &dyn Registry,
+    service: &str,
     image: &Reference,
     old: Option<&Digest>,
 ) -> Result<SwarmResult, SwarmError> {
-    swarm.admits(image).await?;
+    swarm.admits(&swarm.service(service).await?, image).await?;
     Ok(SwarmResult::Admitted { labels: config_change(registry, image, old).await })
 }
 
@@ -212,7 +215,7 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::model::swarm::{SwarmMode, UpdateState, UpdateStatus};
+    use crate::model::swarm::{Restarts, SwarmMode, UpdateState, UpdateStatus};
 
     const OLD: &str = "web:1@sha256:1111111111111111111111111111111111111111111111111111111111111111";
     const NEW: &str = "web:1@sha256:2222222222222222222222222222222222222222222222222222222222222222";
@@ -244,7 +247,7 @@ mod tests {
             Ok(self.0.lock().0.clone())
         }
 
-        async fn admits(&self, _: &Reference) -> Result<(), SwarmError> {
+        async fn admits(&self, _: &SwarmService, _: &Reference) -> Result<(), SwarmError> {
             Ok(())
         }
 
@@ -284,7 +287,7 @@ mod tests {
             tasks: Vec::new(),
             nodes_down: std::collections::BTreeSet::new(),
             nodes_paused: std::collections::BTreeSet::new(),
-            keeps_ended: false,
+            restarts: Restarts::All,
         }
     }
 

@@ -270,8 +270,10 @@ pub enum IfGone {
 /// A step of the update of a swarm service.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SwarmStep {
-    /// Check whether the swarm can pull and run an image.
+    /// Check whether the swarm can pull an image, and run it where the service runs.
     Admit {
+        /// Name of the service.
+        service: String,
         /// The image with its digest.
         image: Reference,
         /// Running digest of its repository.

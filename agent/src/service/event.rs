@@ -211,7 +211,7 @@ pub(in crate::service) enum FaultCause<'a> {
     FilesUnlisted { files: &'a [PathBuf] },
     /// The container was found by its name, and is not of the configured compose project.
     OutsideProject { container: &'a str, is_of: &'a str, project: &'a str },
-    /// An update would replace a container that the agent needs.
+    /// An update would replace a container that compose must not stop.
     ContainerNeeded { container: &'a str, need: Need },
     /// A file that compose read before is missing, and compose would do without it.
     FileMissing { path: &'a Path },

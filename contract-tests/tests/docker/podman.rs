@@ -125,3 +125,29 @@ fn a_project_with_a_container_of_a_systemd_unit_is_not_updated() {
         || agent.request("GET", "/health").text().contains("systemd");
     assert!(reported, "the agent reports that it belongs to systemd: {:#?}", agent.audit());
 }
+
+#[test]
+fn a_container_whose_network_others_share_is_not_stopped_for_an_update() {
+    let mut world = World::new("podnet");
+    world.push("vpn", &Image::good("v1"));
+    world.push("client", &Image::good("v1"));
+    let host = world.host.clone();
+    world.project.write_text(&format!(
+        "services:
+  vpn: {{ image: '{host}/vpn:latest', labels: {{labels}}, stop_grace_period: 1s }}
+  client: {{ image: '{host}/client:latest', labels: {{labels}}, stop_grace_period: 1s, network_mode: 'service:vpn' }}
+"
+    ));
+    world.project.up();
+    let before = world.project.container("vpn");
+    let agent = world.agent_for([world.entry("tunnel", &["vpn:latest"])]);
+    world.push("vpn", &Image::good("v2"));
+    agent.check("tunnel");
+    wait_for("the reason to be told", || match agent.errored().get("tunnel") {
+        Some(text) if text.contains("whose network other containers share") => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    let after = world.assert_runs("vpn", "v1");
+    assert_eq!((before.id, before.started_at), (after.id, after.started_at));
+    assert!(agent.blocked().is_empty());
+}

@@ -3,7 +3,6 @@
 mod definition;
 mod env_file;
 pub(crate) mod environment;
-mod machine;
 mod others;
 mod proxies;
 mod version;
@@ -30,6 +29,7 @@ use super::child::{Leftovers, Outcome, run};
 use super::docker::Endpoint;
 use crate::config::{Runtime, is_set_by_engine};
 use crate::model::definition::{HOME, UNNAMED_VARIABLE};
+use crate::model::machine::is_at_fault;
 use crate::model::output::{Tail, stable, without_queries};
 use crate::model::text::describe_io_error;
 use crate::model::{ComposeError, Model, ModelService, Project, PullPolicy, UpMode};
@@ -384,7 +384,7 @@ impl ComposeCli {
                     let output = withheld(&output);
                     let ended = ended_from_outside(name, &end, &output);
                     let was_killed = ended.is_some();
-                    let is_of_machine = machine::is_at_fault(&output);
+                    let is_of_machine = is_at_fault(&output);
                     let output = if is_hidden { TOO_LONG.to_owned() } else { output };
                     let cause = mismatch.or(ended);
                     let cause = cause.unwrap_or_else(|| self.cause(name, &end, limit, &output));

@@ -238,6 +238,12 @@ impl DockerEngine {
     }
 }
 
+/// Returns the containers whose network another one of them shares.
+fn network_owners(containers: &[Container]) -> Vec<&Container> {
+    let owners = containers.iter().filter_map(|c| c.network_of.as_ref()?.resolved.as_ref());
+    owners.filter_map(|owner| containers.iter().find(|c| c.name == owner.name)).collect()
+}
+
 /// The existing container under an anchor's name.
 struct Hold {
     image: Option<ImageId>,
@@ -260,8 +266,20 @@ impl Engine for DockerEngine {
         Box::pin(self.members(members)).await
     }
 
-    async fn needed_containers(&self) -> Result<BTreeMap<String, Need>, EngineError> {
-        Ok(own::Traces::read().needed(self.connection.endpoint(), &self.list_all().await?))
+    async fn needed_containers(
+        &self,
+        containers: &[Container],
+    ) -> Result<BTreeMap<String, Need>, EngineError> {
+        let mut needed = own::Traces::read().needed(self.connection.endpoint(), &self.list_all().await?);
+        let owners = network_owners(containers);
+        let is_podman =
+            self.connection.read("read the engine's version", |client| async move { Ok(client.podman) });
+        if !owners.is_empty() && is_podman.await? {
+            for owner in owners {
+                needed.entry(owner.id.clone()).or_insert(Need::ForOthers);
+            }
+        }
+        Ok(needed)
     }
 
     async fn image(&self, name: &str) -> Result<Option<Image>, EngineError> {

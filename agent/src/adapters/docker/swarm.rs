@@ -19,7 +19,7 @@ use super::client::Query;
 use super::names::checked;
 use super::{DockerEngine, convert};
 use crate::model::output::{Tail, says, stable};
-use crate::model::swarm::{SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
+use crate::model::swarm::{Restarts, SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
 use crate::model::{EngineError, Platform, Reference, SwarmError};
 use crate::ports::Swarm;
 
@@ -76,7 +76,7 @@ impl Swarm for DockerEngine {
         })
     }
 
-    async fn admits(&self, image: &Reference) -> Result<(), SwarmError> {
+    async fn admits(&self, service: &SwarmService, image: &Reference) -> Result<(), SwarmError> {
         let doing = format!("ask the registry for {image}");
         let name = image.to_string();
         let path = format!("/distribution/{}/json", checked(&name).map_err(fault)?);
@@ -87,17 +87,12 @@ impl Swarm for DockerEngine {
             .call(&doing, REGISTRY, |client| async move { client.get(path, &[], login).await });
         let (manifest, nodes) = tokio::join!(asked, self.swarm_read("list nodes", "/nodes", &[]));
         // If the engine can list its nodes, the other error is the registry's or about reaching the registry.
-        let available = node_platforms(&nodes?);
-        let wanted = platforms(&manifest.map_err(|error| registry_fault(error, &doing))?);
-        if wanted.is_empty() || available.is_empty() || wanted.iter().any(|one| available.contains(one)) {
-            return Ok(());
+        let nodes = nodes?;
+        let built_for = platforms(&manifest.map_err(|error| registry_fault(error, &doing))?);
+        match misfit(service, &built_for, &nodes) {
+            Some(why) => Err(SwarmError::Refused(format!("{image} can't be run: {why}"))),
+            None => Ok(()),
         }
-        let join = |all: &BTreeSet<String>| all.iter().cloned().collect::<Vec<_>>().join(", ");
-        Err(SwarmError::Refused(format!(
-            "no node of the swarm can run {image}: it is built for {}, but the nodes are {}",
-            join(&wanted),
-            join(&available)
-        )))
     }
 
     async fn set_image(&self, service: &SwarmService, image: &str, force: bool) -> Result<(), SwarmError> {
@@ -321,7 +316,7 @@ fn fault(error: EngineError) -> SwarmError {
     }
 }
 
-fn service(seen: &Value) -> SwarmService {
+pub(super) fn service(seen: &Value) -> SwarmService {
     let said = |pointer: &str| text(seen, pointer).unwrap_or_default().to_owned();
     let mode = if seen.pointer("/Spec/Mode/Global").is_some_and(Value::is_object) {
         SwarmMode::Global
@@ -345,16 +340,18 @@ fn service(seen: &Value) -> SwarmService {
         tasks: Vec::new(),
         nodes_down: BTreeSet::new(),
         nodes_paused: BTreeSet::new(),
-        keeps_ended: keeps_ended(seen),
+        restarts: restarts(seen),
     }
 }
 
-/// Reports whether a task that has ended with code 0 stays so, or is started again only after a long delay: the usual way to
-/// run work at intervals.
-fn keeps_ended(seen: &Value) -> bool {
-    let condition = text(seen, "/Spec/TaskTemplate/RestartPolicy/Condition");
+fn restarts(seen: &Value) -> Restarts {
     let nanos = amount(seen, "/Spec/TaskTemplate/RestartPolicy/Delay").unwrap_or(0);
-    matches!(condition, Some("none" | "on-failure")) || Duration::from_nanos(nanos) >= INTERVAL
+    match text(seen, "/Spec/TaskTemplate/RestartPolicy/Condition") {
+        Some("none") => Restarts::Never,
+        Some("on-failure") => Restarts::NotDone,
+        _ if Duration::from_nanos(nanos) >= INTERVAL => Restarts::NotDone,
+        _ => Restarts::All,
+    }
 }
 
 fn update_state(word: &str) -> UpdateState {
@@ -415,12 +412,36 @@ fn platforms(manifest: &Value) -> BTreeSet<String> {
     all.filter_map(|one| canonical(text(one, "/os")?, text(one, "/architecture")?)).collect()
 }
 
-/// Returns the platforms of the nodes that accept tasks.
-fn node_platforms(nodes: &Value) -> BTreeSet<String> {
-    let takes = |node: &&Value| {
-        text(node, "/Status/State") == Some("ready") && text(node, "/Spec/Availability") == Some("active")
+/// Returns why an image for these platforms can't take the place of the service's; `None` if it can. The service may be bound
+/// to the nodes that it runs on: the swarm would end its tasks there, and place no others. So the image must suit one of these
+/// nodes, and each of them if the service has a task for each. If it runs nowhere, any node that accepts tasks will do.
+fn misfit(service: &SwarmService, built_for: &BTreeSet<String>, nodes: &Value) -> Option<String> {
+    let is_active = |node: &Value| text(node, "/Spec/Availability") == Some("active");
+    let runs_it = |node: &Value| {
+        let host = text(node, "/Description/Hostname");
+        service.running().any(|task| host == Some(task.node.as_str()))
     };
-    let all = list(nodes, "").iter().filter(takes).filter_map(|node| map(node, "/Description/Platform"));
+    let own = node_platforms(nodes, runs_it);
+    let needs_each = service.mode == SwarmMode::Global && !own.is_empty();
+    let (which, available) = if own.is_empty() {
+        ("the nodes of the swarm", node_platforms(nodes, is_active))
+    } else {
+        ("the nodes that the service runs on", own)
+    };
+    let is_suitable = |one: &String| built_for.contains(one);
+    let suits =
+        if needs_each { available.iter().all(is_suitable) } else { available.iter().any(is_suitable) };
+    if suits || built_for.is_empty() || available.is_empty() {
+        return None;
+    }
+    let join = |all: &BTreeSet<String>| all.iter().cloned().collect::<Vec<_>>().join(", ");
+    Some(format!("it is built for {}, but {which} are {}", join(built_for), join(&available)))
+}
+
+/// Returns the platforms of those nodes that are ready.
+fn node_platforms(nodes: &Value, is_one: impl Fn(&Value) -> bool) -> BTreeSet<String> {
+    let is_ready = |node: &&Value| text(node, "/Status/State") == Some("ready") && is_one(node);
+    let all = list(nodes, "").iter().filter(is_ready).filter_map(|node| map(node, "/Description/Platform"));
     all.filter_map(|one| canonical(one.get("OS")?, one.get("Architecture")?)).collect()
 }
 
@@ -463,19 +484,62 @@ mod tests {
     }
 
     #[test]
+    fn an_image_must_suit_the_nodes_that_run_the_service() {
+        let node = |host: &str, architecture: &str, availability: &str| {
+            json!({
+                "Status": {"State": "ready"}, "Spec": {"Availability": availability},
+                "Description": {"Hostname": host, "Platform": {"OS": "linux", "Architecture": architecture}},
+            })
+        };
+        let nodes = json!([
+            node("a", "x86_64", "active"),
+            node("b", "aarch64", "active"),
+            node("c", "s390x", "drain"),
+        ]);
+        let hosts = HashMap::from([("a", "a"), ("b", "b")]);
+        let of = |mode: &str, on: &[&str]| {
+            let tasks = on.iter().filter_map(|host| {
+                let status = json!({"State": "running"});
+                let seen = json!({"ID": host, "NodeID": host, "DesiredState": "running", "Status": status});
+                task(&seen, "web", &hosts, &BTreeSet::new(), "")
+            });
+            let spec = json!({"Spec": {"Mode": {mode: {}}}});
+            SwarmService { tasks: tasks.collect(), ..service(&spec) }
+        };
+        let table: [(&str, &[&str], &[&str], bool); 9] = [
+            ("Replicated", &["b"], &["linux/amd64"], false),
+            ("Replicated", &["b"], &["linux/amd64", "linux/arm64"], true),
+            ("Replicated", &["a", "b"], &["linux/amd64"], true),
+            ("Global", &["a", "b"], &["linux/amd64"], false),
+            ("Global", &["a"], &["linux/amd64"], true),
+            ("Global", &[], &["linux/amd64"], true),
+            ("Replicated", &[], &["linux/arm64"], true),
+            // No node of the platform accepts tasks.
+            ("Replicated", &[], &["linux/s390x"], false),
+            // The registry does not say it.
+            ("Replicated", &["b"], &[], true),
+        ];
+        for (mode, on, built_for, suits) in table {
+            let built_for: BTreeSet<String> = built_for.iter().map(|one| (*one).to_owned()).collect();
+            let why = misfit(&of(mode, on), &built_for, &nodes);
+            assert_eq!(why.is_none(), suits, "{mode} {on:?} {built_for:?}: {why:?}");
+        }
+    }
+
+    #[test]
     fn platforms_are_in_canonical_form() {
         let manifest = json!({"Platforms": [
             {"architecture": "amd64", "os": "linux"}, {"architecture": "unknown", "os": "unknown"},
         ]});
-        let node = |state: &str, availability: &str, architecture: &str| {
+        let node = |state: &str, architecture: &str| {
             json!({
-                "Status": {"State": state}, "Spec": {"Availability": availability},
+                "Status": {"State": state},
                 "Description": {"Platform": {"OS": "linux", "Architecture": architecture}},
             })
         };
         assert_eq!(platforms(&manifest), BTreeSet::from(["linux/amd64".to_owned()]));
-        let nodes = json!([node("ready", "active", "x86_64"), node("ready", "drain", "aarch64")]);
-        assert_eq!(node_platforms(&nodes), BTreeSet::from(["linux/amd64".to_owned()]));
+        let nodes = json!([node("ready", "x86_64"), node("down", "aarch64")]);
+        assert_eq!(node_platforms(&nodes, |_| true), BTreeSet::from(["linux/amd64".to_owned()]));
     }
 
     #[test]

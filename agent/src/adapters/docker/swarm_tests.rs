@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::tests::{answer, engine, server};
+use crate::model::swarm::Restarts;
 use crate::model::{Reference, SwarmError};
 use crate::ports::Swarm as _;
 
@@ -76,13 +77,13 @@ async fn a_machine_that_has_joined_again_is_neither_down_nor_paused_because_of_i
 #[tokio::test]
 async fn a_restart_policy_that_leaves_ended_tasks_as_they_are_for_a_while_is_recognized() {
     for (policy, expected) in [
-        (json!(null), false),
-        (json!({"Condition": "any"}), false),
-        (json!({"Condition": "any", "Delay": 59_000_000_000_u64}), false),
-        (json!({"Condition": "any", "Delay": 60_000_000_000_u64}), true),
-        (json!({"Delay": 86_400_000_000_000_u64}), true),
-        (json!({"Condition": "on-failure"}), true),
-        (json!({"Condition": "none"}), true),
+        (json!(null), Restarts::All),
+        (json!({"Condition": "any"}), Restarts::All),
+        (json!({"Condition": "any", "Delay": 59_000_000_000_u64}), Restarts::All),
+        (json!({"Condition": "any", "Delay": 60_000_000_000_u64}), Restarts::NotDone),
+        (json!({"Delay": 86_400_000_000_000_u64}), Restarts::NotDone),
+        (json!({"Condition": "on-failure"}), Restarts::NotDone),
+        (json!({"Condition": "none"}), Restarts::Never),
     ] {
         let spec = json!({"Name": "web", "TaskTemplate": {"RestartPolicy": policy}});
         let server = server().await;
@@ -91,7 +92,7 @@ async fn a_restart_policy_that_leaves_ended_tasks_as_they_are_for_a_while_is_rec
         answer(&server, "/nodes", 200, "[]").await;
         answer(&server, "/info", 200, "{}").await;
         let seen = engine(&server).service("web").await.unwrap();
-        assert_eq!(seen.keeps_ended, expected, "{policy}");
+        assert_eq!(seen.restarts, expected, "{policy}");
     }
 }
 
@@ -111,12 +112,13 @@ async fn an_unusable_swarm_is_reported_with_the_engines_message() {
 #[tokio::test]
 async fn a_registry_error_is_never_taken_for_the_managers() {
     let image = Reference::parse("localhost:5000/web:1").unwrap();
+    let web = super::swarm::service(&json!({}));
     for status in [500, 503, 504] {
         let server = server().await;
         let words = "Get https://localhost:5000/v2/: context deadline exceeded";
         answer(&server, "/distribution/localhost:5000/web:1/json", status, &says(words)).await;
         answer(&server, "/nodes", 200, "[]").await;
-        let error = engine(&server).admits(&image).await.unwrap_err();
+        let error = engine(&server).admits(&web, &image).await.unwrap_err();
         let is_told = matches!(&error, SwarmError::Refused(text)
             if text.contains("ask the registry for localhost:5000/web:1") && text.contains(words));
         assert!(is_told, "{status}: {error:?}");
@@ -125,6 +127,6 @@ async fn a_registry_error_is_never_taken_for_the_managers() {
     let server = server().await;
     answer(&server, "/distribution/localhost:5000/web:1/json", 500, &says("no")).await;
     answer(&server, "/nodes", 500, &says("context deadline exceeded")).await;
-    let error = engine(&server).admits(&image).await.unwrap_err();
+    let error = engine(&server).admits(&web, &image).await.unwrap_err();
     assert!(matches!(error, SwarmError::NoLeader(_)), "{error:?}");
 }

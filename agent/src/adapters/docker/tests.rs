@@ -14,7 +14,7 @@ use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 use super::connection::READ;
 use super::transport::AT_ONCE;
 use super::*;
-use crate::model::{EventKind, State};
+use crate::model::{EventKind, NetworkOwner, NetworkOwnerState, State};
 use crate::ports::snapshot::Volumes as _;
 
 /// Returns fixed credentials and records the requested hosts.
@@ -667,4 +667,25 @@ async fn containers_that_have_ended_are_told_with_their_last_start() {
     let ended = engine(&server).ended(&[Path::new("/nowhere/data")]).await.unwrap();
     let seen: Vec<_> = ended.iter().map(|one| (one.id.as_str(), one.started_at.to_string())).collect();
     assert_eq!(seen, [("c1", "2026-03-01T04:00:00.5Z".to_owned())]);
+}
+
+/// Docker does, and leaves the others without a network.
+#[tokio::test]
+async fn podman_does_not_remove_a_container_whose_network_others_share() {
+    for (components, expected) in
+        [(json!([{"Name": "Podman Engine", "Version": "5.4.2"}]), true), (json!([]), false)]
+    {
+        let server = server().await;
+        let version = json!({"ApiVersion": "1.41", "MinAPIVersion": "1.12", "Components": components});
+        let version = ResponseTemplate::new(200).set_body_json(version);
+        Mock::given(path("/version")).respond_with(version).with_priority(1).mount(&server).await;
+        answer(&server, "/containers/json", 200, "[]").await;
+        let vpn = Container::running("vpn", "vpn:1");
+        let owner = NetworkOwner { id_or_name: vpn.id.clone(), resolved: Some(NetworkOwnerState::of(&vpn)) };
+        let client = Container { network_of: Some(owner), ..Container::running("client", "client:1") };
+        let needed = engine(&server).needed_containers(&[client, vpn.clone()]).await.unwrap();
+        let expected = expected.then(|| (vpn.id.clone(), Need::ForOthers));
+        let expected: BTreeMap<String, Need> = expected.into_iter().collect();
+        assert_eq!(needed, expected, "{components}");
+    }
 }

@@ -2,15 +2,21 @@
 
 use jiff::Timestamp;
 
-use crate::model::swarm::SwarmMode;
+use crate::model::swarm::{SwarmMode, SwarmService};
 use crate::service::Service;
 use crate::service::rollout::plan::Cause;
 use crate::service::wording::swarm as wording;
 
 impl Service {
-    /// Returns whether the desired number of tasks runs, or why not; `None` if the service is scaled to 0.
+    /// Returns the service, unless its tasks are meant to end: that fewer run than it has says nothing then.
+    fn lasting(&self) -> Option<&SwarmService> {
+        self.known.swarm.as_deref().filter(|service| !service.works_to_its_end(self.last_input))
+    }
+
+    /// Returns whether the desired number of tasks runs, or why not; `None` if the service is scaled to 0, or its tasks are
+    /// meant to end.
     pub(in crate::service) fn swarm_health(&self) -> Option<Result<(), String>> {
-        let service = self.known.swarm.as_ref()?;
+        let service = self.lasting()?;
         // It is down on purpose.
         if service.mode == SwarmMode::Replicated(0) {
             return None;
@@ -34,9 +40,9 @@ impl Service {
     }
 
     /// Returns why the image of the specification may not be the one that runs: the swarm has paused in the middle. A rollback
-    /// that has failed was told already, and an update ends the pause.
+    /// that has failed was told already, and an update ends the pause. The swarm takes the end of a short job for a failure.
     pub(in crate::service) fn paused_fault(&self) -> Option<String> {
-        let service = self.known.swarm.as_ref().filter(|service| service.is_paused())?;
+        let service = self.lasting().filter(|service| service.is_paused())?;
         if self.wanted.is_some() || self.durable.rollback_failed {
             return None;
         }

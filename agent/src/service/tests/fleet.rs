@@ -6,7 +6,7 @@ use evenkeel_common::wire::{
 
 use super::*;
 use crate::config::UpdateConfig;
-use crate::model::swarm::{SwarmMode, SwarmService};
+use crate::model::swarm::{Restarts, SwarmMode, SwarmService};
 use crate::ports::fleet::FleetError;
 use crate::service::ROLLBACK_ATTEMPTS;
 use crate::service::fleet::{FleetView, Link};
@@ -248,7 +248,7 @@ fn a_swarm_service_keeps_its_lease_exactly_until_its_verdict() {
         tasks: Vec::new(),
         nodes_down: std::collections::BTreeSet::new(),
         nodes_paused: std::collections::BTreeSet::new(),
-        keeps_ended: false,
+        restarts: Restarts::All,
     };
     scenario.at(0).check(Observation { swarm: Some(Box::new(swarm)), ..found('2') });
     assert!(scenario.asks_fleet());

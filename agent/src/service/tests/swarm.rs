@@ -1,5 +1,6 @@
 //! Scenarios of a swarm service: manual requests, and the plan and course of an update.
 
+mod jobs;
 mod left;
 
 use serde_json::json;
@@ -7,7 +8,7 @@ use serde_json::json;
 use super::*;
 use crate::config::UpdateConfig;
 use crate::model::SwarmError;
-use crate::model::swarm::{SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
+use crate::model::swarm::{Restarts, SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
 use crate::service::ROLLBACK_ATTEMPTS;
 use crate::service::action::{SetImage, SwarmStep};
 use crate::service::input::SwarmResult;
@@ -48,7 +49,7 @@ fn service(image: &str) -> SwarmService {
         tasks: vec![task("old", image, TaskState::Running)],
         nodes_down: std::collections::BTreeSet::new(),
         nodes_paused: std::collections::BTreeSet::new(),
-        keeps_ended: false,
+        restarts: Restarts::All,
     }
 }
 
@@ -237,70 +238,6 @@ fn replaced() -> SwarmService {
     let update = Some(UpdateStatus { state: UpdateState::Completed, message: String::new() });
     let tasks = vec![task("new", &image('2'), TaskState::Running)];
     SwarmService { update, tasks, ..service(&image('2')) }
-}
-
-#[test]
-fn a_service_whose_tasks_end_by_themselves_is_never_updated() {
-    let of = |tasks: &[(&str, TaskState, i64)], keeps_ended: bool| {
-        let task = |(id, state, second): &(&str, TaskState, i64)| Task {
-            since: Timestamp::from_second(*second).ok(),
-            ..task(id, &image('1'), *state)
-        };
-        let tasks = tasks.iter().map(task).collect();
-        SwarmService { tasks, keeps_ended, ..service(&image('1')) }
-    };
-    let (complete, failed) = (("a", TaskState::Complete, 5), ("a", TaskState::Failed, 5));
-    let runs = ("b", TaskState::Running, 9);
-    // An hour and more before the start of the scenario.
-    let ended = [("c", TaskState::Complete, 1_767_200_000), ("a", TaskState::Complete, 1_767_210_000)];
-    let takes_long = of(&[ended[0], ended[1], ("b", TaskState::Running, 1_767_216_000)], true);
-    let of_other_image = |mut swarm: SwarmService| {
-        let ended = swarm.tasks.iter_mut().filter(|task| task.state == TaskState::Complete);
-        ended.for_each(|task| task.image = image('3'));
-        swarm
-    };
-    for (swarm, is_updated) in [
-        (of(&[complete], true), false),
-        (of(&[complete, ("b", TaskState::Pending, 9)], true), false),
-        // For an hour, or since before the other one ended.
-        (of(&[complete, runs], true), true),
-        // Work that takes longer than an hour.
-        (takes_long.clone(), false),
-        // Two of another image that ended with 0.
-        (of_other_image(takes_long), true),
-        // Two ends say nothing about one that has been running for far longer than the time between them.
-        (of(&[("c", TaskState::Complete, 1), complete, runs], true), true),
-        (of(&[complete, ("b", TaskState::Running, 4)], true), true),
-        (of(&[("c", TaskState::Failed, 1), complete, ("b", TaskState::Shutdown, 9)], true), false),
-        (of(&[("c", TaskState::Complete, 1), failed, runs], true), true),
-        (of(&[runs], true), true),
-        (of(&[complete, runs], false), true),
-    ] {
-        for mode in [SwarmMode::Replicated(1), SwarmMode::Global] {
-            let swarm = SwarmService { mode, ..swarm.clone() };
-            let what = format!("{swarm:?}");
-            let mut scenario = Scenario::of(in_swarm());
-            scenario.check(seen('2', '1', swarm));
-            assert_eq!(scenario.step().is_some(), is_updated, "{what}");
-            let told = scenario.warnings().join(" ");
-            assert_eq!(told.contains("its tasks end by themselves"), !is_updated, "{told}");
-        }
-    }
-}
-
-/// Its policy is `any`, but with a delay of a day.
-#[test]
-fn a_service_that_is_run_at_intervals_is_not_updated_and_says_why() {
-    let done = |id: &str| Task {
-        since: Timestamp::from_second(5).ok(),
-        ..task(id, &image('1'), TaskState::Complete)
-    };
-    let next = Task { should_run: true, ..task("next", &image('1'), TaskState::Preparing) };
-    let swarm = SwarmService { keeps_ended: true, tasks: vec![done("a"), next], ..service(&image('1')) };
-    let mut scenario = Scenario::of(in_swarm());
-    assert_eq!(scenario.check(seen('2', '1', swarm)).step(), None);
-    let told = scenario.warnings().join(" ");
-    assert!(told.contains("are not restarted, or only after a long delay"), "{told}");
 }
 
 #[test]

@@ -16,10 +16,10 @@ use evenkeel_common::wire::{AuditEntry, Gate, ImageDigest, KeptImage, Kind, Leve
 use jiff::Timestamp;
 
 use crate::config::ServiceConfig;
-use crate::model::HookEvent;
 use crate::model::image::{Digest, Reference};
 use crate::model::image_config::ConfigDifference;
 pub(super) use crate::model::text::seconds;
+use crate::model::{HookEvent, Need};
 use crate::service::boot::StartReason;
 use crate::service::event::{
     ContainerSummary, Event, FailedDeployment, Fault, FaultCause, Local, ResourceAlert, RollbackFailed,
@@ -586,10 +586,17 @@ pub(super) fn fault(cause: &FaultCause<'_>) -> String {
                  with it)"
             )
         }
-        FaultCause::ContainerNeeded { container, need } => format!(
-            "compose would stop {container}, {need}, and end with it before the new container is started, so nothing is \
-             updated: take its image out of `images`, and update it with `docker compose pull` and `docker compose up -d`"
-        ),
+        FaultCause::ContainerNeeded { container, need } => {
+            let (program, down) = match need {
+                Need::ForOthers => ("podman", ", `podman compose down`"),
+                _ => ("docker", ""),
+            };
+            format!(
+                "compose would stop {container}, {need}, and {}, so nothing is updated: take its image out of `images`, and \
+                 update it with `{program} compose pull`{down} and `{program} compose up -d`",
+                need.consequence()
+            )
+        }
         FaultCause::FileMissing { path } => file_missing(path),
     }
 }

@@ -74,8 +74,9 @@ pub(in crate::service) fn job(service: &str) -> String {
 /// The service has tasks that end by themselves, without being a job.
 pub(in crate::service) fn works_to_its_end(service: &str) -> String {
     format!(
-        "the swarm service {service} is never updated: like those of a job, its tasks end by themselves and are not \
-         restarted, or only after a long delay, so a new image could not be proven; set the image with `docker service update`"
+        "the swarm service {service} is not updated as long as no task of it has run for an hour: like those of a job, its \
+         tasks end by themselves and are not restarted, or only after a long delay, so a new image could not be proven; set \
+         the image with `docker service update`"
     )
 }
 

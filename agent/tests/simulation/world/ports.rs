@@ -57,7 +57,7 @@ impl Engine for FakeWorld {
         .await
     }
 
-    async fn needed_containers(&self) -> Result<BTreeMap<String, Need>, EngineError> {
+    async fn needed_containers(&self, _: &[Container]) -> Result<BTreeMap<String, Need>, EngineError> {
         let inner = self.lock();
         let of_agent = inner.containers.iter().filter(|c| inner.of_agent.contains(&c.service));
         Ok(of_agent.map(|c| (c.id.clone(), Need::ToRun)).collect())
@@ -356,7 +356,7 @@ impl Swarm for FakeWorld {
         Err(SwarmError::NotManager("the engine is not part of a swarm".to_owned()))
     }
 
-    async fn admits(&self, _: &Reference) -> Result<(), SwarmError> {
+    async fn admits(&self, _: &SwarmService, _: &Reference) -> Result<(), SwarmError> {
         Err(SwarmError::NotManager("the engine is not part of a swarm".to_owned()))
     }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use evenkeel_agent::model::SwarmError;
 use evenkeel_agent::model::image::{Digest, Reference};
-use evenkeel_agent::model::swarm::{SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
+use evenkeel_agent::model::swarm::{
+    Restarts, SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus,
+};
 use evenkeel_agent::ports::Swarm;
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
@@ -386,13 +388,13 @@ impl Swarm for FakeSwarm {
                 tasks: state.tasks.iter().map(task).collect(),
                 nodes_down: BTreeSet::new(),
                 nodes_paused: BTreeSet::new(),
-                keeps_ended: false,
+                restarts: Restarts::All,
             })
         })
         .await
     }
 
-    async fn admits(&self, _: &Reference) -> Result<(), SwarmError> {
+    async fn admits(&self, _: &SwarmService, _: &Reference) -> Result<(), SwarmError> {
         self.call(|_| Ok(())).await
     }
 

@@ -19,7 +19,8 @@ impl Deployment {
         match &self.phase {
             Phase::Admit => {
                 let old = self.plan().image_changes.first().and_then(|change| change.old_digest.clone());
-                Reference::parse(to).ok().map(|image| SwarmStep::Admit { image, old })
+                let service = service.clone();
+                Reference::parse(to).ok().map(|image| SwarmStep::Admit { service, image, old })
             }
             Phase::Update => Some(SwarmStep::Set(SetImage {
                 service: service.clone(),

@@ -1,7 +1,7 @@
 //! Verdicts on services in every state.
 
 use super::*;
-use crate::model::swarm::{SwarmMode, UpdateStatus};
+use crate::model::swarm::{Restarts, SwarmMode, UpdateStatus};
 
 const OLD: &str =
     "localhost:5000/web:1@sha256:1111111111111111111111111111111111111111111111111111111111111111";
@@ -41,7 +41,7 @@ fn service(state: Option<UpdateState>, tasks: Vec<Task>) -> SwarmService {
         tasks,
         nodes_down: BTreeSet::new(),
         nodes_paused: BTreeSet::new(),
-        keeps_ended: false,
+        restarts: Restarts::All,
     }
 }
 
@@ -287,6 +287,30 @@ fn an_image_without_a_command_is_to_blame_itself() {
     for (error, by_node) in [("No command specified", false), ("invalid mount config", true)] {
         let rejected = Task { error: error.into(), ..task("a", NEW, TaskState::Rejected) };
         let paused = service(Some(UpdateState::Paused), vec![rejected]);
+        assert_eq!(failed_for(look(&[paused])).by_node, by_node, "{error}");
+    }
+}
+
+/// A task whose container could not be started has failed, whatever the reason.
+#[test]
+fn a_node_that_cannot_give_a_container_what_it_needs_is_to_blame_itself() {
+    for (error, by_node) in [
+        (
+            "starting container failed: driver failed programming external connectivity on endpoint web.1: Bind for \
+             0.0.0.0:80 failed: port is already allocated",
+            true,
+        ),
+        ("starting container failed: Address already in use", true),
+        (
+            "starting container failed: error while mounting volume '/data': failed to mount local volume",
+            true,
+        ),
+        ("starting container failed: OCI runtime create failed: exec: \"/run\": permission denied", false),
+        ("starting container failed: OCI runtime create failed: exec: \"no space left on device\"", false),
+        ("task: non-zero exit (1)", false),
+    ] {
+        let failed = Task { error: error.into(), ..task("a", NEW, TaskState::Failed) };
+        let paused = service(Some(UpdateState::Paused), vec![failed]);
         assert_eq!(failed_for(look(&[paused])).by_node, by_node, "{error}");
     }
 }

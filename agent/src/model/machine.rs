@@ -44,8 +44,8 @@ const SIGNS: [&str; 30] = [
 /// What an engine says of the program that it could not run: the words after it are the image's.
 const ABOUT_PROGRAM: &str = "exec: ";
 
-/// Reports whether a line of compose's output names a fault of the machine.
-pub(super) fn is_at_fault(output: &str) -> bool {
+/// Reports whether a line of an engine's or compose's words names a fault of the machine.
+pub(crate) fn is_at_fault(output: &str) -> bool {
     let lines = output.lines().map(str::to_ascii_lowercase);
     lines
         .filter(|line| !line.contains(ABOUT_PROGRAM))
