@@ -300,6 +300,7 @@ fn an_agent_that_is_stopped_while_it_loads_ends_cleanly() {
 fn an_invalid_file_is_rejected_and_the_old_one_stays_active() {
     let mut daemon = Daemon::start(&json!([service("a")]), &[]);
     let files = [
+        r#"{"services": [{"name": "a"}], "services": [{"name": "b"}]}"#,
         r#"{"runtime": "lxc", "docker_health": {"timeout": 0}, "services": []}"#,
         "{\"a\": ",
         r#"{"services": {"name": "a"}}"#,
@@ -322,6 +323,7 @@ fn an_invalid_file_is_rejected_and_the_old_one_stays_active() {
         .filter(|entry| entry["event"] == "config_rejected")
         .map(|entry| entry["reason"].as_str().unwrap())
         .collect();
+    assert_eq!(reasons[3], "services: is given more than once");
     assert!(reasons[2].contains("runtime: \"lxc\"") && reasons[2].contains("docker_health.timeout: 0"));
     assert!(reasons[1].contains("is not JSON"), "{reasons:?}");
     assert!(reasons[0].starts_with("services: an object; allowed: an array"), "{reasons:?}");
