@@ -51,6 +51,7 @@ impl Config {
             if !with_services && let Some(services) = tree.get_mut("services").and_then(Value::as_array_mut) {
                 services.clear();
             }
+            push::note_unread(&mut tree, findings);
             named_variables = named::variables(&tree);
             named_channels = channels::names_in(&tree);
             has_registry = tree["registry"]["url"].is_string();
