@@ -354,11 +354,13 @@ fn a_password_that_contains_a_dollar_sign_appears_neither_in_the_log_nor_in_heal
     daemon.wait("the file is loaded", |d| d.names() == ["web"]);
     let health = daemon.get("/health").unwrap().to_string();
     let audit = daemon.get("/audit").unwrap().to_string();
+    let undelivered = daemon.get("/status").unwrap()["undelivered"].to_string();
     let warnings = ["push.token", "notifications.discord", "notifications.smtp", "notifications.webhooks"];
     for warning in warnings {
         assert!(health.contains(warning), "{health}");
+        assert!(undelivered.contains(warning), "{undelivered}");
     }
-    for told in [&health, &audit, &daemon.log()] {
+    for told in [&health, &audit, &undelivered, &daemon.log()] {
         assert!(!told.contains("sw0rd") && !told.contains("Rest"), "{told}");
     }
 }

@@ -155,12 +155,11 @@ fn areas<'a>(
 ) -> Vec<Group<'a>> {
     let mut groups = vec![
         Group::new(&[configuration::AREA, configuration::CHANNELS], async move {
+            let warnings = configuration::warnings(config);
             let mut channels = configuration::channels(config);
-            channels.extend(configuration::undelivered(&reported_by_agent(config).await));
-            vec![
-                (configuration::AREA, Some(configuration::warnings(config))),
-                (configuration::CHANNELS, Some(channels)),
-            ]
+            let known = [&warnings[..], &channels[..]].concat();
+            channels.extend(configuration::undelivered(&reported_by_agent(config).await, &known));
+            vec![(configuration::AREA, Some(warnings)), (configuration::CHANNELS, Some(channels))]
         }),
         Group::new(&[files::AREA], async move {
             let config = config.clone();
