@@ -63,8 +63,8 @@ pub(super) fn channels(config: &Config) -> Vec<Finding> {
     warned.map(|text| of_warning(text)).chain(broken).collect()
 }
 
-/// Findings for channels through which the running agent has delivered nothing for a while, or which are off there and not
-/// in the file (`known`), from its warnings.
+/// Findings for channels through which the running agent has delivered nothing for a while, or which are off there and not in
+/// the file (`known`), from its warnings.
 pub(super) fn undelivered(warnings: &[String], known: &[Finding]) -> Vec<Finding> {
     let why = "entries wait in its queue, at most 10,000";
     let finding = |warning: &String| {
@@ -74,8 +74,8 @@ pub(super) fn undelivered(warnings: &[String], known: &[Finding]) -> Vec<Finding
                 "correct the channel, or what refuses it, then test it: `evenkeel test-notify`"
             }
             () if says_it_is_off(what) && known.iter().all(|finding| finding.subject != subject) => {
-                "the running agent does not have what is in the files now: `systemctl restart evenkeel-agent`; a reload does not \
-                 read variables"
+                "the running agent lacks what is in the files now: `systemctl restart evenkeel-agent`; a reload \
+                 does not read variables"
             }
             () => return None,
         };
