@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use evenkeel_common::config::address::is_this_machine;
 use evenkeel_common::tls;
 use evenkeel_common::wire::{FleetAnswer, FleetAsk, FleetDecisions, Inventory, InventoryReply, ReleaseReply};
 use parking_lot::{Mutex, RwLock};
@@ -90,11 +91,8 @@ impl Connected {
             .user_agent(concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT)
             .redirect(Policy::none());
-        let is_loopback = |url: &Url| {
-            let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-            host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
-        };
-        let client = if bases.iter().all(is_loopback) { client.no_proxy() } else { client };
+        let are_here = bases.iter().all(|url| url.host_str().is_some_and(is_this_machine));
+        let client = if are_here { client.no_proxy() } else { client };
         let client = client
             .build()
             .map_err(|error| format!("cannot create the HTTP client: {}", error.without_url()))?;

@@ -1,8 +1,9 @@
 //! Sends a rendered entry once, as an HTTP request or a mail, and classifies the response.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
+use evenkeel_common::config::address::is_this_machine;
+use evenkeel_common::tls;
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
 use lettre::address::Envelope;
@@ -13,7 +14,6 @@ use reqwest::{Client, Request, RequestBuilder, Response, StatusCode, Url};
 
 use super::redact::Redactor;
 use crate::ports::meter::server_time;
-use evenkeel_common::tls;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
@@ -76,15 +76,10 @@ pub(super) fn web_client(url: &Url) -> Result<Client, String> {
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(REQUEST_TIMEOUT)
         .redirect(Policy::none());
-    if is_loopback(url) {
+    if url.host_str().is_some_and(is_this_machine) {
         builder = builder.no_proxy();
     }
     builder.build().map_err(|error| format!("cannot create the HTTP client: {}", error.without_url()))
-}
-
-fn is_loopback(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 impl Delivery {

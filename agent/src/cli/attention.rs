@@ -224,7 +224,10 @@ fn remedy(record: &ServiceStatus, failed: Option<&FailedUpdate>) -> Vec<String> 
                 format!("or try this one again: evenkeel unblock {name}"),
             ],
         },
-        _ if has_no_containers(record) => vec!["start the project with docker compose".to_owned()],
+        _ if has_no_containers(record) => vec![
+            "start its project with docker compose".to_owned(),
+            "or remove the service from the configuration".to_owned(),
+        ],
         _ => {
             let off = (!record.auto_heal).then(|| "auto_heal is off, so nothing restarts it".to_owned());
             let again =
@@ -428,6 +431,7 @@ mod tests {
         more["auto_heal"] = json!(false);
         assert_eq!(remedy(&record(&more), None)[0], "auto_heal is off, so nothing restarts it");
         more["containers"] = json!([]);
-        assert_eq!(remedy(&record(&more), None), ["start the project with docker compose"]);
+        let steps = ["start its project with docker compose", "or remove the service from the configuration"];
+        assert_eq!(remedy(&record(&more), None), steps);
     }
 }

@@ -157,15 +157,15 @@ impl Client {
             .tls_backend_preconfigured(evenkeel_common::tls::client_config())
             .user_agent(concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
-            // The address is on this machine or was given by the user.
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .build()
-            .map_err(|error| ClientError::Unreachable {
-                peer: peer.name(),
-                api: shown.to_string(),
-                cause: chain(&error),
-            })?;
+            .redirect(reqwest::redirect::Policy::none());
+        // A warden is reached as the agent reaches it. An agent is on this machine, or nearby.
+        let is_direct = matches!(peer, Peer::Agent) || api.host_str().is_some_and(address::is_this_machine);
+        let http = if is_direct { http.no_proxy() } else { http };
+        let http = http.build().map_err(|error| ClientError::Unreachable {
+            peer: peer.name(),
+            api: shown.to_string(),
+            cause: chain(&error),
+        })?;
         Ok(Self { api, shown, peer, http })
     }
 

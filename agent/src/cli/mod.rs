@@ -123,16 +123,14 @@ pub fn main() -> ExitCode {
 
 /// Runs one subcommand and returns its exit code; 0 means success.
 pub fn perform(task: &Task, args: &Args) -> ExitCode {
+    // These do what the agent does, in a shell.
+    if matches!(task, Task::TestNotify { .. } | Task::Doctor(_) | Task::Adopt(_)) {
+        doctor::take_unit_variables();
+    }
     match task {
         Task::TestNotify { channel } => test_notify(channel.as_deref(), args),
-        Task::Doctor(task) => {
-            doctor::take_unit_variables();
-            doctor::perform(task, &args.config)
-        }
-        Task::Adopt(task) => {
-            doctor::take_unit_variables();
-            adopt::perform(task, &args.config)
-        }
+        Task::Doctor(task) => doctor::perform(task, &args.config),
+        Task::Adopt(task) => adopt::perform(task, &args.config),
         Task::Remote(task) => remote::perform(task, &args.config),
         Task::Fleet(task) => fleet::perform(task, &args.config),
     }

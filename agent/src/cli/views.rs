@@ -9,6 +9,7 @@ use evenkeel_common::wire::{
 };
 use jiff::Timestamp;
 
+use crate::config::says_it_is_off;
 use crate::model::output::clean;
 
 use super::answer::line;
@@ -47,6 +48,10 @@ pub(super) fn report(report: &StatusReport, terminal: Terminal, now: Timestamp) 
     }
     if !report.undelivered.is_empty() {
         out.push_str(&terminal.wrap("  do    ", "correct the channel, then: evenkeel test-notify"));
+        if report.undelivered.iter().any(|channel| says_it_is_off(channel)) {
+            let new = "if only its variable was missing: systemctl restart evenkeel-agent";
+            out.push_str(&terminal.wrap("        ", new));
+        }
         out.push('\n');
     }
     if report.services.is_empty() && report.left_out.is_empty() {
@@ -471,6 +476,11 @@ mod tests {
         let text = report(&serde_json::from_value(told).unwrap(), Terminal::plain(), at(0));
         let head = format!("{channel}\n  do    correct the channel, then: evenkeel test-notify\n\n");
         assert!(text.starts_with(&head) && text.contains("web"), "{text}");
+        let off = "push.token: the environment variable T is not set (the push is off)";
+        let told =
+            serde_json::json!({"uptime_seconds": 1, "poll_count": 0, "services": [], "undelivered": [off]});
+        let text = report(&serde_json::from_value(told).unwrap(), Terminal::plain(), at(0));
+        assert!(text.contains("\n        if only its variable was missing: systemctl restart"), "{text}");
     }
 
     #[test]

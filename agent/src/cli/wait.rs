@@ -214,7 +214,7 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
         let is_new = |update: &&FailedUpdate| before.deployed.is_none_or(|at| update.at > at);
         let update = record.failed_update.as_ref().filter(is_new);
         let reason = update.map(|update| format!("{}: {}", update.image, update.reason));
-        let reason = reason.or_else(|| record.errored.clone());
+        let reason = reason.or_else(|| restored(record, before)).or_else(|| record.errored.clone());
         return failed(reason.unwrap_or_else(|| "the deployment failed; see evenkeel audit".to_owned()));
     }
     // Only the check that was requested here counts from now on.
@@ -265,6 +265,16 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
         return failed(why);
     }
     Some(end(wait, record, good, digests.join(", ")))
+}
+
+/// What a rollback that had failed and was tried again has brought back: that is counted as a rollback, and nothing failed.
+fn restored(record: &ServiceStatus, before: Before) -> Option<String> {
+    let last = record.last_deployment.as_ref()?;
+    let has_succeeded = last.outcome == DeployOutcome::Succeeded && Some(last.at) != before.deployed;
+    let failed = record.failed_update.as_ref().map(|update| &update.image);
+    let blocked = record.blocked.as_ref().map(|digest| failed.unwrap_or(digest));
+    let blocked = blocked.map(|image| format!("; {image} is still blocked")).unwrap_or_default();
+    has_succeeded.then(|| format!("the last proven image runs again{blocked}"))
 }
 
 /// Whether a deployment has failed since the check was requested.
@@ -485,6 +495,35 @@ mod tests {
         assert!(told(None).starts_with("api:latest: "), "{}", told(None));
         let known = Some(Timestamp::UNIX_EPOCH);
         assert!(!told(known).contains("api:latest"), "{}", told(known));
+    }
+
+    #[test]
+    fn a_service_whose_failed_rollback_was_made_up_for_is_not_said_to_have_failed() {
+        let failed = FailedUpdate {
+            at: Timestamp::UNIX_EPOCH,
+            image: "web:latest".to_owned(),
+            digest: Some("sha256:bb".to_owned()),
+            reason: "exited with code 1".to_owned(),
+            container: None,
+            output: String::new(),
+            rolled_back: true,
+            by_hand: false,
+        };
+        let again = LastDeployment {
+            at: Timestamp::from_second(60).unwrap(),
+            ..deployment(DeployOutcome::Succeeded)
+        };
+        let record = ServiceStatus {
+            blocked: Some("sha256:bb".to_owned()),
+            rollbacks_total: 1,
+            failed_update: Some(failed),
+            last_deployment: Some(again),
+            ..record(1, 1, false)
+        };
+        let before = Before { updates: 0, rollbacks: 0, deployed: Some(Timestamp::UNIX_EPOCH) };
+        let end = ended(&wait(), &record, before, Some(1)).unwrap();
+        assert_eq!(end.outcome, Outcome::Failed);
+        assert_eq!(end.reason, "the last proven image runs again; web:latest is still blocked");
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use evenkeel_common::config::expand::Env;
 use evenkeel_common::config::shape::Shape;
-use evenkeel_common::config::{ConfigErrors, Configuration, Extent, Finding, Findings, KeyPath, load};
+use evenkeel_common::config::{
+    ConfigErrors, Configuration, Extent, Finding, Findings, KeyPath, load, unread_list,
+};
 use evenkeel_common::wire::LeftOutService;
 use serde_json::Value;
 
@@ -43,10 +45,13 @@ impl Config {
         let mut findings = Findings::default();
         let (mut named_variables, mut named_channels) = (BTreeSet::new(), Vec::new());
         let (mut has_registry, mut misplaced) = (false, Misplaced::default());
+        let mut unread_services = None;
         let normalize = |mut tree: Value, findings: &mut Findings| {
+            unread_services = unread_list(&tree, "services", findings);
             if !with_services && let Some(services) = tree.get_mut("services").and_then(Value::as_array_mut) {
                 services.clear();
             }
+            push::note_unread(&mut tree, findings);
             named_variables = named::variables(&tree);
             named_channels = channels::names_in(&tree);
             has_registry = tree["registry"]["url"].is_string();
@@ -90,7 +95,8 @@ impl Config {
         named_channels.retain(|name| !channels::is_on(&config, name));
         config.faulty_channels = named_channels;
         let services = KeyPath::of("services");
-        config.unusable_services = findings.fault_at(&services).map(|what| format!("{services}: {what}"));
+        let fault = findings.fault_at(&services).map(|what| format!("{services}: {what}"));
+        config.unusable_services = fault.or(unread_services);
         let all = config.unusable_services.as_ref();
         let all = all.map(|reason| LeftOutService { name: services.to_string(), reason: reason.clone() });
         config.left_out.extend(all);
@@ -249,6 +255,28 @@ mod tests {
         let config = Config::parse(text, Path::new("c.json"), &|_| None).unwrap();
         let twice = "is given more than once; the last one is used";
         assert_eq!(config.warnings, [format!("runtime: {twice}"), format!("b: name: {twice}")]);
+    }
+
+    #[test]
+    fn services_that_are_not_read_are_not_taken_for_removed() {
+        let list = |name: &str| json!([{"name": name, "container_name": name}]);
+        for (text, reason, watched) in [
+            (
+                format!(r#"{{"service": {}}}"#, list("a")),
+                "service: is not a known key; did you mean \"services\"?",
+                0,
+            ),
+            (
+                format!(r#"{{"services": {}, "services": {}}}"#, list("a"), list("b")),
+                "services: is given more than once",
+                1,
+            ),
+        ] {
+            let config = Config::parse(&text, Path::new("c.json"), &|_| None).unwrap();
+            assert_eq!(config.unusable_services.as_deref(), Some(reason));
+            assert_eq!((config.services.len(), config.left_out.len()), (watched, 1), "{text}");
+            assert!(!config.extent().is_complete, "{text}");
+        }
     }
 
     #[test]

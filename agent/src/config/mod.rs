@@ -93,7 +93,8 @@ pub struct Config {
     pub services: Vec<Arc<ServiceConfig>>,
     /// Names of channels that are configured but disabled because of a fault; their queued entries are kept.
     pub faulty_channels: Vec<String>,
-    /// Why `services` as a whole is invalid. At start-up the agent then runs without services; a reload is rejected.
+    /// Why `services` as a whole is invalid, or is not all that the file lists. At start-up the agent then runs with the
+    /// services that were read; a reload is rejected.
     pub unusable_services: Option<String>,
     /// Environment variables that the file references with `$`; their values are secret.
     pub named_variables: BTreeSet<String>,

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use evenkeel_common::config::expand::Env;
-use evenkeel_common::config::{Findings, KeyPath};
+use evenkeel_common::config::{Findings, KeyPath, is_spelling, quote};
 use evenkeel_common::secret::Secret;
 use http::HeaderValue;
+use serde_json::{Map, Value};
 
 use super::channels::{expanded, unless_faulty, web_url};
 use super::file::PushFile;
@@ -25,10 +26,47 @@ pub(super) struct Push {
     pub(super) machine_id: String,
 }
 
+/// Records a fault where the file may name a ring, or the push, that would not be read: under a misspelt key, beside `push`, or
+/// in a value that is given once more. The default would let a machine go first that is to wait for others.
+pub(super) fn note_unread(tree: &mut Value, findings: &mut Findings) {
+    let (at, ring) = (KeyPath::of("push"), KeyPath::of("push.ring"));
+    let Some(members) = tree.as_object_mut() else { return };
+    if members.get("push").is_none_or(Value::is_null)
+        && let Some(key) = spelling(members, &["push"])
+        && let Some(section) = members.remove(&key)
+    {
+        findings.fault(&at, format!("is written {}; allowed: \"push\"", quote(&key)));
+        members.insert("push".to_owned(), section);
+    }
+    let members = &*members;
+    let Some(push) = members.get("push").and_then(Value::as_object) else { return };
+    let repeated = [&at, &ring].into_iter().find(|at| findings.repeated().contains(at));
+    if let Some(repeated) = repeated {
+        let what = format!("is unclear, since {repeated} is given more than once");
+        findings.fault(&ring, what);
+    } else if push.get("ring").is_none_or(Value::is_null)
+        && let Some(key) = [push, members].into_iter().find_map(|place| spelling(place, &["ring", "rings"]))
+    {
+        findings.fault(&ring, format!("is written {}; allowed: \"ring\" in \"push\"", quote(&key)));
+    }
+}
+
+/// Returns the key that is a spelling of one of `names` and has a value. One with a mark in front is a remark.
+fn spelling(members: &Map<String, Value>, names: &[&str]) -> Option<String> {
+    let is_one = |(key, value): &(&String, &Value)| {
+        !value.is_null()
+            && key.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && names.iter().any(|name| is_spelling(key, name))
+    };
+    members.iter().find(is_one).map(|(key, _)| key.clone())
+}
+
 /// `push`: enabled if a warden is configured. It then needs a token, because wardens reject an empty one.
 pub(super) fn push(file: PushFile, env: Env<'_>, findings: &mut Findings) -> Push {
     let at = KeyPath::of("push");
     let ring = unless_faulty(file.ring, &at.key("ring"), "the last ring, 9, is used", findings);
+    // Nothing in a section that can't be read is known.
+    let ring = ring.filter(|_| findings.fault_at(&at).is_none());
     let patience = unless_faulty(file.patience, &at.key("patience"), "the default is used", findings);
     let machine_id = unless_faulty(file.machine_id, &at.key("machine_id"), "the host name is used", findings);
     let patience = Duration::from_secs(patience.unwrap_or_else(|| PushFile::default().patience));
@@ -91,11 +129,13 @@ fn is_base_url(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use std::path::Path;
+
+    use serde_json::json;
 
     use super::super::testing::parse;
     use super::*;
-    use crate::config::Config;
+    use crate::config::{Config, Configuration as _};
 
     fn config(tree: &Value) -> Config {
         let env = |name: &str| (name == "LINES").then(|| "secret-1\nsecret-2".to_owned());
@@ -137,6 +177,37 @@ mod tests {
             assert_eq!(config.push, None, "{push}");
             let terms = FleetTerms { ring: 5, patience: Duration::from_mins(1) };
             assert_eq!(config.fleet_terms_without_push, Some(terms), "{push}");
+        }
+    }
+
+    #[test]
+    fn a_ring_that_may_be_named_where_it_is_not_read_is_the_last_one() {
+        let of = |members: &str| {
+            let text =
+                format!("{{{}}}", members.replace("WARDEN", r#""warden_url": "http://w", "token": "t""#));
+            Config::parse(&text, Path::new("c.json"), &|_| None).unwrap()
+        };
+        for (members, ring) in [
+            (r#""push": {WARDEN, "rings": 2}"#, 9),
+            (r#""push": {WARDEN, "Ring": 2}"#, 9),
+            (r#""push": {WARDEN}, "ring": 2"#, 9),
+            (r#""push": {WARDEN, "ring": 2, "ring": 0}"#, 9),
+            (r#""push": {"ring": 2}, "push": {WARDEN}"#, 9),
+            (r#""push": {WARDEN, "ring": 2, "Ring": 3}, "ring": 4"#, 2),
+            (r#""push": {WARDEN, "_ring": 2}"#, 0),
+        ] {
+            let config = of(members);
+            assert_eq!(config.push.expect("the push is on").ring, ring, "{members}");
+            assert_eq!(
+                config.warnings.iter().any(|text| text.starts_with("push.ring: ")),
+                ring == 9,
+                "{members}"
+            );
+        }
+        for members in [r#""Push": {WARDEN, "ring": 12}"#, r#""push": "http://w""#] {
+            let config = of(members);
+            assert_eq!((config.push, config.faulty_channels), (None, vec!["push".to_owned()]), "{members}");
+            assert_eq!(config.fleet_terms_without_push.map(|terms| terms.ring), Some(9), "{members}");
         }
     }
 

@@ -1,5 +1,5 @@
 //! Rules 1-7 of a service (spec 2.9), one function per rule. A service that violates a rule is skipped, with the reason as
-//! a warning; the others are unaffected.
+//! a warning; the others are unaffected. So is one with a value that can't be read, unless it is a mere number.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -14,12 +14,23 @@ use evenkeel_common::config::{Finding, Findings, KeyPath, quote};
 use evenkeel_common::permissions::weaknesses;
 use evenkeel_common::wire::LeftOutService;
 
+use super::channels::unless_faulty;
 use super::file::ServiceFile;
 use super::items::Items;
 use super::misplaced::Misplaced;
 use super::{ConfiguredImage, ServiceConfig, UpdateConfig, probe, update};
 use crate::model::image::Reference;
 use crate::model::text::describe_io_error;
+
+/// Numbers whose defaults suit any service. No rule is about them.
+const NUMBERS: [&str; 6] = [
+    "cpu_threshold",
+    "memory_threshold",
+    "health_grace",
+    "heal_cooldown",
+    "heal_max_restarts",
+    "keep_images",
+];
 
 /// Returns the valid services and those that are left out, in the order of the file.
 pub(super) fn services(
@@ -47,6 +58,9 @@ pub(super) fn services(
         let gates = gates
             .map(|gates| update::update(gates, !file.swarm_service.is_empty(), &at.key("update"), findings));
         let gates = update::hold(gates, misplaced.of(n), &at, findings).map(Arc::new);
+        for key in NUMBERS {
+            unless_faulty((), &at.key(key), "the default is used", findings);
+        }
         let faults = findings.take_faults(&at);
         if faults.is_empty() {
             if !file.silent {

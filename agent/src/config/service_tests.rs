@@ -95,15 +95,37 @@ fn each_violated_rule_skips_the_service_with_a_reason() {
         ("env_file", json!(at("x/../.env")), format!("env_file: {:?} does not exist; {env_file}", at("x/../.env"))),
         ("env_file", json!("/etc/../etc/passwd"), "env_file: \"/etc/../etc/passwd\" contains \"..\"; allowed: a path without it".into()),
         ("compose_files", json!(["/etc/../etc/passwd"]), "compose_files[0]: \"/etc/../etc/passwd\" contains \"..\"; allowed: a path without it".into()),
-        // Images, types, ranges
+        // Images, types
         ("images", json!(["web", "x y"]), "images[1]: \"x y\" is not a repository name (lower-case letters and digits, separated by single . _ __ - or /, at most 255 characters)".into()),
         ("images", json!("web"), "images: \"web\"; allowed: an array of strings".into()),
         ("auto_heal", json!("yes"), "auto_heal: \"yes\"; allowed: true or false".into()),
-        ("health_grace", json!(-1), "health_grace: -1 is out of range; allowed: a whole number of seconds from 0 to 31536000, or a duration such as \"90s\", \"15m\", \"12h\", \"3d\"".into()),
-        ("heal_max_restarts", json!(3.0), "heal_max_restarts: 3.0 is not a whole number; allowed: a whole number from 0 to 1000000".into()),
-        ("cpu_threshold", json!(-0.1), "cpu_threshold: -0.1 is out of range; allowed: a number of at least 0".into()),
     ] {
         assert_eq!(with(dir, key, value), (vec![format!("web: {reason} (service skipped)")], false));
+    }
+}
+
+#[test]
+fn an_invalid_number_is_the_default() {
+    let folder = folder();
+    let complete = complete(folder.path());
+    let seconds = "a whole number of seconds from 0 to 31536000, or a duration such as \"90s\", \"15m\", \"12h\", \"3d\"";
+    let percent = "a number of at least 0";
+    for (key, value, seen, allowed) in [
+        ("cpu_threshold", json!("80"), "\"80\" is a string, remove the quotes", percent),
+        ("memory_threshold", json!(-0.1), "-0.1 is out of range", percent),
+        ("health_grace", json!(-1), "-1 is out of range", seconds),
+        ("heal_cooldown", json!("5 min"), "\"5 min\"", seconds),
+        ("heal_max_restarts", json!(3.0), "3.0 is not a whole number", "a whole number from 0 to 1000000"),
+        ("keep_images", json!(100), "100 is out of range", "a whole number from 0 to 50"),
+    ] {
+        let mut service = complete.clone();
+        service[key] = value;
+        let config = good(&json!({"services": [service]}));
+        assert_eq!(
+            config.warnings,
+            [format!("web: {key}: {seen}; allowed: {allowed} (the default is used)")]
+        );
+        assert_eq!(config.services, good(&json!({"services": [complete]})).services, "{key}");
     }
 }
 

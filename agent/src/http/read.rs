@@ -7,6 +7,7 @@ use evenkeel_common::wire::{AuditEntry, Health};
 use serde::Serialize;
 
 use super::{Api, refused, retry_soon, with_type};
+use crate::config::says_it_is_off;
 use crate::http::metrics::View;
 use crate::model::text;
 use crate::project::services::ServiceError;
@@ -33,7 +34,10 @@ pub(super) async fn status(api: Api, _: Request) -> Response {
     if api.services.is_starting() {
         return refused(&ServiceError::Starting);
     }
-    match api.status_answers.get(&api.services, undelivered(&api), api.clock.now()) {
+    let warnings = api.active.borrow().warnings.clone();
+    let off = warnings.iter().filter(|warning| says_it_is_off(warning)).cloned();
+    let undelivered = off.chain(undelivered(&api)).collect();
+    match api.status_answers.get(&api.services, undelivered, api.clock.now()) {
         Ok(body) => with_type(body, "application/json"),
         Err(fault) => {
             error(StatusCode::INTERNAL_SERVER_ERROR, format!("the status can't be written: {fault}"))

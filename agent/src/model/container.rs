@@ -142,6 +142,8 @@ pub struct Container {
     pub error: String,
     /// Whether the engine starts it again when it ends.
     pub restart_policy: RestartPolicy,
+    /// Whether the engine removes it when it ends (`docker run --rm`).
+    pub removes_itself: bool,
     /// Cores that it may use at most, by its CPU quota and the cores that it is pinned to; `None` without either.
     pub cpu_limit: Option<f64>,
     /// Compose services that it is restarted with, according to its label (`depends_on` with `restart: true`). With
@@ -472,6 +474,7 @@ impl Container {
             is_stopping: false,
             error: String::new(),
             restart_policy: RestartPolicy::No,
+            removes_itself: false,
             cpu_limit: None,
             restarts_with: Vec::new(),
             waits_for: Vec::new(),

@@ -6,6 +6,12 @@ use super::{Findings, KeyPath, quote};
 
 const NO_PORT: &str = "has no port from 1 to 65535";
 
+/// Reports whether the host of a URL is this machine, which no proxy reaches.
+pub fn is_this_machine(host: &str) -> bool {
+    let host = host.trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+}
+
 /// A parsed listen address; different spellings of the same address compare equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Address {

@@ -18,6 +18,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::Value;
+
 pub mod address;
 pub mod duration;
 pub mod environment;
@@ -274,6 +276,24 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, name)| name)
 }
 
+/// Returns why elements of the list `name` at the root of the file may not have been read: it is given more than once, of
+/// which the last counts, or there is a list with elements under a key that looks like a misspelling of it. An element that
+/// is not read must not count as one that was removed.
+pub fn unread_list(tree: &Value, name: &str, findings: &Findings) -> Option<String> {
+    if findings.repeated().contains(&KeyPath::of(name)) {
+        return Some(format!("{name}: is given more than once"));
+    }
+    let lists = tree.as_object()?.iter().filter(|(_, value)| value.get(0).is_some());
+    // Whoever puts a mark in front of a key leaves it out on purpose.
+    let is_misspelt = |key: &&String| {
+        key.as_str() != name
+            && key.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && nearest(key, [name]).is_some()
+    };
+    let key = lists.map(|(key, _)| key).find(is_misspelt)?;
+    Some(format!("{}: is not a known key; did you mean \"{name}\"?", KeyPath::root().key(key)))
+}
+
 /// Reports whether a word is a spelling of a key: `minAge`, `min-age` or `min_agee` of `min_age`. It is stricter than
 /// [`nearest`], for where the answer has a consequence.
 pub fn is_spelling(word: &str, key: &str) -> bool {
@@ -323,6 +343,29 @@ mod tests {
         let (faults, _) = findings.finish();
         let texts: Vec<_> = faults.iter().map(ToString::to_string).collect();
         assert_eq!(texts, ["services[2].name: 2", "services[10].name: 10"]);
+    }
+
+    #[test]
+    fn a_list_that_is_repeated_or_misspelt_is_not_read_completely() {
+        let unread = |text: &str| {
+            let mut findings = Findings::default();
+            let tree = json::parse(text, &mut findings).unwrap();
+            unread_list(&tree, "agents", &findings)
+        };
+        for (text, reason) in [
+            (r#"{"agents": [1], "agents": [2]}"#, "agents: is given more than once"),
+            (r#"{"agent": [1]}"#, "agent: is not a known key; did you mean \"agents\"?"),
+            (r#"{"Agents": [1], "agents": [2]}"#, "Agents: is not a known key; did you mean \"agents\"?"),
+        ] {
+            assert_eq!(unread(text).as_deref(), Some(reason), "{text}");
+        }
+        for text in [
+            r#"{"agents": [{"a": 1, "a": 2}], "agent": [], "rings": [1]}"#,
+            r#"{"agents": [], "_agents": [1], "agent": {"0": 1}}"#,
+            "[1]",
+        ] {
+            assert_eq!(unread(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -506,8 +506,8 @@ pub struct StatusReport {
     /// Services that are not watched because their configuration has a fault.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOutService>,
-    /// Notification channels through which nothing has been delivered for ten minutes, with since when and why; absent if there
-    /// are none.
+    /// Notification channels (and the push) that are off because of a fault, and those through which nothing has been delivered
+    /// for ten minutes, with since when, each with the reason; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub undelivered: Vec<String>,
     /// One record per watched service.

@@ -300,6 +300,7 @@ fn an_agent_that_is_stopped_while_it_loads_ends_cleanly() {
 fn an_invalid_file_is_rejected_and_the_old_one_stays_active() {
     let mut daemon = Daemon::start(&json!([service("a")]), &[]);
     let files = [
+        r#"{"services": [{"name": "a"}], "services": [{"name": "b"}]}"#,
         r#"{"runtime": "lxc", "docker_health": {"timeout": 0}, "services": []}"#,
         "{\"a\": ",
         r#"{"services": {"name": "a"}}"#,
@@ -322,6 +323,7 @@ fn an_invalid_file_is_rejected_and_the_old_one_stays_active() {
         .filter(|entry| entry["event"] == "config_rejected")
         .map(|entry| entry["reason"].as_str().unwrap())
         .collect();
+    assert_eq!(reasons[3], "services: is given more than once");
     assert!(reasons[2].contains("runtime: \"lxc\"") && reasons[2].contains("docker_health.timeout: 0"));
     assert!(reasons[1].contains("is not JSON"), "{reasons:?}");
     assert!(reasons[0].starts_with("services: an object; allowed: an array"), "{reasons:?}");
@@ -352,11 +354,13 @@ fn a_password_that_contains_a_dollar_sign_appears_neither_in_the_log_nor_in_heal
     daemon.wait("the file is loaded", |d| d.names() == ["web"]);
     let health = daemon.get("/health").unwrap().to_string();
     let audit = daemon.get("/audit").unwrap().to_string();
+    let undelivered = daemon.get("/status").unwrap()["undelivered"].to_string();
     let warnings = ["push.token", "notifications.discord", "notifications.smtp", "notifications.webhooks"];
     for warning in warnings {
         assert!(health.contains(warning), "{health}");
+        assert!(undelivered.contains(warning), "{undelivered}");
     }
-    for told in [&health, &audit, &daemon.log()] {
+    for told in [&health, &audit, &undelivered, &daemon.log()] {
         assert!(!told.contains("sw0rd") && !told.contains("Rest"), "{told}");
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use evenkeel_common::config::expand::expand;
 use evenkeel_common::config::shape::Shape;
 use evenkeel_common::config::{
-    ConfigErrors, Configuration, Extent, Finding, Findings, KeyPath, address, load, quote,
+    ConfigErrors, Configuration, Extent, Finding, Findings, KeyPath, address, load, quote, unread_list,
 };
 use evenkeel_common::http::BasePath;
 use evenkeel_common::secret::Secret;
@@ -34,7 +34,12 @@ pub fn schema() -> Value {
 impl Configuration for Config {
     fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigErrors> {
         let mut findings = Findings::default();
-        let file: WardenFile = load::typed(text, path, |tree, _| with_port_as_text(tree), &mut findings)?;
+        let mut unread_agents = None;
+        let normalize = |tree: Value, findings: &mut Findings| {
+            unread_agents = unread_list(&tree, "agents", findings);
+            with_port_as_text(tree)
+        };
+        let file: WardenFile = load::typed(text, path, normalize, &mut findings)?;
         let token = token(&file.api.token, &KeyPath::of("api.token"), env, &mut findings);
         let mut config = Self {
             addresses: addresses(&file.api, &mut findings),
@@ -52,7 +57,9 @@ impl Configuration for Config {
             token,
             warnings: Vec::new(),
         };
-        config.left_out = file.agents.len().saturating_sub(config.agents.len());
+        // How many are in a list that is not read is not counted.
+        config.left_out =
+            file.agents.len().saturating_sub(config.agents.len()) + usize::from(unread_agents.is_some());
         if config.store.url.is_some() && config.state_path.is_some() {
             findings.warn(
                 &KeyPath::of("api.state_path"),

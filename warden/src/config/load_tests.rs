@@ -280,6 +280,19 @@ fn the_check_says_how_many_agents_are_left_out() {
         extent(json!([agent("a"), 5])),
         ("agents: 1 of 2; the warnings say which are left out".to_owned(), false)
     );
+    let with = |other: &str, place: &str| {
+        let list = |id: &str| json!([agent(id)]);
+        let text = format!(
+            r#"{{"api": {{"token": "{TOKEN}"}}, "{other}": {}, "agents": {}}}"#,
+            list("a"),
+            list("b")
+        );
+        let config = Config::parse(&text, Path::new("w.json"), &env).unwrap();
+        assert!(config.warnings.iter().any(|text| text.starts_with(place)), "{:?}", config.warnings);
+        assert_eq!((config.agents.len(), config.extent().is_complete), (1, false), "{other}");
+    };
+    with("agents", "agents: is given more than once");
+    with("agent", "agent: is not a known key");
 }
 
 #[test]

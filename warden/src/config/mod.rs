@@ -37,7 +37,8 @@ pub struct Config {
     pub fuse: FuseRule,
     /// Agents; ids are unique.
     pub agents: Vec<AgentConfig>,
-    /// How many more agents the file lists, which are left out because of a fault.
+    /// How many more agents the file lists, which are left out because of a fault. A second list, or one under a misspelt
+    /// key, counts as one.
     pub left_out: usize,
     /// Faults that are not fatal, each `<key>: <reason>`.
     pub warnings: Vec<String>,

@@ -21,6 +21,10 @@ impl Draft {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut findings = Findings::default();
         let mut tree = json::parse(text, &mut findings).map_err(|error| format!("is not JSON: {error}"))?;
+        // Only the last value would be saved.
+        if let Some(repeated) = findings.repeated().first() {
+            return Err(format!("has \"{repeated}\" more than once; fix it manually"));
+        }
         let Some(members) = tree.as_object_mut() else { return Err("is not a JSON object".to_owned()) };
         for (key, empty) in [("api", json!({})), ("agents", json!([]))] {
             let value = members.entry(key).or_insert(empty.clone());
@@ -201,6 +205,8 @@ mod tests {
             ("{", "is not JSON: line 1"),
             (r#"{"api": []}"#, "has an unexpected value under \"api\""),
             (r#"{"agents": {}}"#, "has an unexpected value under \"agents\""),
+            (r#"{"agents": [{"id": "a"}], "agents": []}"#, "has \"agents\" more than once"),
+            (r#"{"api": {"token": "a", "token": "b"}}"#, "has \"api.token\" more than once"),
             (r#"{"agents": [1]}"#, "has elements other than objects under \"agents\""),
         ] {
             let error = Draft::parse(text).unwrap_err();

@@ -617,6 +617,16 @@ async fn an_agent_that_is_left_out_because_of_a_fault_keeps_its_verdicts() {
         assert_eq!(ask(&warden, B).await["answer"], "no", "{a}");
         assert_eq!(parsed(&warden.get("/fleet", &bearer(B)).await)["failed"][0]["agents"], json!(["a"]));
     }
+    // An agent in a list that is not read has not been removed either.
+    for other in ["agents", "Agents"] {
+        let a = json!([{"id": "a", "token": A}]);
+        warden.reload_text(&format!(
+            r#"{{"api": {{"token": "{API_TOKEN}"}}, "{other}": {a}, "agents": {}}}"#,
+            json!([b])
+        ));
+        outdated().await;
+        assert_eq!(ask(&warden, B).await["answer"], "no", "{other}");
+    }
     warden.reload(&json!([b]));
     outdated().await;
     assert_eq!(ask(&warden, B).await["answer"], "go");

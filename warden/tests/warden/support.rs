@@ -121,8 +121,12 @@ impl TestWarden {
 
     /// Reloads with these agents, a part of a configuration file.
     pub(crate) fn reload(&self, agents: &Value) {
-        let file = serde_json::json!({"api": {"token": API_TOKEN}, "agents": agents}).to_string();
-        let config = Config::parse(&file, Path::new("warden.json"), &|_| None).unwrap();
+        self.reload_text(&serde_json::json!({"api": {"token": API_TOKEN}, "agents": agents}).to_string());
+    }
+
+    /// Reloads with this file.
+    pub(crate) fn reload_text(&self, file: &str) {
+        let config = Config::parse(file, Path::new("warden.json"), &|_| None).unwrap();
         self.reload.lock().activate(config);
     }
 

@@ -190,6 +190,7 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
             Some("on-failure") => RestartPolicy::OnFailure,
             _ => RestartPolicy::No,
         },
+        removes_itself: flag(seen, "/HostConfig/AutoRemove").unwrap_or(false),
         cpu_limit: cpu_limit(seen),
         network_of: text(seen, "/HostConfig/NetworkMode")
             .and_then(|mode| mode.strip_prefix("container:"))

@@ -155,6 +155,9 @@ pub(super) fn alone(single: &Alone) -> Described {
     if let Some(manager) = &single.container.manager {
         return without(&format!("{manager} manages it"));
     }
+    if single.container.removes_itself {
+        return without("it is removed when it ends");
+    }
     if let Wish::Exclude(why) = labels::wish(&single.container.config_image, &single.labels, &single.opt_in) {
         return without(&why);
     }

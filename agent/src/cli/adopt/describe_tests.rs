@@ -248,6 +248,10 @@ fn a_container_outside_compose_is_healed_only() {
         None
     );
     assert_eq!(single(|single| single.container.config_image = "x/evenkeel".into()).service, None);
+    assert_eq!(single(|single| single.container.removes_itself = true).service, None);
+    let of_kubernetes =
+        single(|single| _ = single.labels.insert("io.kubernetes.pod.name".into(), "web-0".into()));
+    assert_eq!(of_kubernetes.remarks, ["shop-db-1: left out: Kubernetes manages it"]);
     assert_eq!(single(|single| single.opt_in = vec!["wud.watch"]).service, None);
 }
 

@@ -13,6 +13,14 @@ const PROXIES: [&str; 2] = ["docker-socket-proxy", "socket-proxy"];
 /// Labels that exclude a container from updates when they are false, and with which containers opt in when they are true.
 const SWITCHES: [&str; 5] =
     ["com.centurylinklabs.watchtower.enable", "com.ouroboros.enable", "dd.watch", "diun.enable", "wud.watch"];
+/// Programs that create and end containers of their own, by how their labels begin.
+const CREATORS: [(&str, &str); 5] = [
+    ("com.gitlab.gitlab-runner.", "GitLab Runner"),
+    ("io.hass.", "Home Assistant"),
+    ("supervisor_managed", "Home Assistant"),
+    ("io.kubernetes.", "Kubernetes"),
+    ("org.testcontainers", "Testcontainers"),
+];
 /// The one of a program that only reports.
 const REPORTS: &str = "diun.enable";
 const YES: [&str; 6] = ["true", "1", "yes", "on", "t", "y"];
@@ -94,6 +102,10 @@ pub(super) fn wish(image: &str, labels: &Labels, opt_in: &[&str]) -> Wish {
         };
         return Wish::Exclude(format!("it is {what}"));
     }
+    let is_of = |(label, _): &(&str, &str)| labels.keys().any(|name| name.starts_with(label));
+    if let Some((_, creator)) = CREATORS.into_iter().find(is_of) {
+        return Wish::Exclude(format!("{creator} manages it"));
+    }
     let said =
         |name: &str| format!("its label {name}={} says so", labels.get(name).map_or("", String::as_str));
     if let Some(name) = SWITCHES.into_iter().find(|name| is(name, &["false", "0", "no", "off", "f", "n"])) {
@@ -163,6 +175,11 @@ mod tests {
             ("dd.watch", "false", true),
             ("io.containers.autoupdate", "disabled", true),
             ("io.containers.autoupdate", "registry", false),
+            ("com.gitlab.gitlab-runner.job.id", "12", true),
+            ("io.hass.type", "addon", true),
+            ("supervisor_managed", "", true),
+            ("io.kubernetes.pod.name", "web-0", true),
+            ("org.testcontainers", "true", true),
             ("com.example.enable", "false", false),
         ] {
             let wish = wish("nginx", &labels(&[(name, value)]), &[]);

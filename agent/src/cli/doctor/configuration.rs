@@ -4,7 +4,7 @@ use evenkeel_common::config::ConfigErrors;
 
 use super::finding::{Finding, Severity, Words};
 use crate::audit::{Settings, UNDELIVERED};
-use crate::config::{Config, HELD};
+use crate::config::{Config, HELD, says_it_is_off};
 
 /// The file itself.
 pub(super) const AREA: &str = "configuration";
@@ -63,13 +63,23 @@ pub(super) fn channels(config: &Config) -> Vec<Finding> {
     warned.map(|text| of_warning(text)).chain(broken).collect()
 }
 
-/// Findings for channels through which the running agent has delivered nothing for a while, from its warnings.
-pub(super) fn undelivered(warnings: &[String]) -> Vec<Finding> {
+/// Findings for channels through which the running agent has delivered nothing for a while, or which are off there and not in
+/// the file (`known`), from its warnings.
+pub(super) fn undelivered(warnings: &[String], known: &[Finding]) -> Vec<Finding> {
+    let why = "entries wait in its queue, at most 10,000";
     let finding = |warning: &String| {
         let (subject, what) = warning.split_once(": ")?;
-        let why = "entries wait in its queue, at most 10,000";
-        let remedy = "correct the channel, or what refuses it, then test it: `evenkeel test-notify`";
-        what.starts_with(UNDELIVERED).then(|| Words { what, why, remedy }.error(CHANNELS, subject))
+        let remedy = match () {
+            () if what.starts_with(UNDELIVERED) => {
+                "correct the channel, or what refuses it, then test it: `evenkeel test-notify`"
+            }
+            () if says_it_is_off(what) && known.iter().all(|finding| finding.subject != subject) => {
+                "the running agent lacks what is in the files now: `systemctl restart evenkeel-agent`; a reload \
+                 does not read variables"
+            }
+            () => return None,
+        };
+        Some(Words { what, why, remedy }.error(CHANNELS, subject))
     };
     warnings.iter().filter_map(finding).collect()
 }
@@ -88,9 +98,7 @@ fn of_warning(warning: &str) -> Finding {
         () if what.contains(HELD) => {
             (Severity::Error, "no new image is deployed: it may have to be held back")
         }
-        () if ["is off)", "are off)"].iter().any(|end| what.ends_with(end)) => {
-            (Severity::Error, "nothing is delivered through it")
-        }
+        () if says_it_is_off(what) => (Severity::Error, "nothing is delivered through it"),
         () if is_writable_by_others(what) => (Severity::Warning, "the agent acts on its content as root"),
         () => (Severity::Warning, "the agent runs, but possibly not as intended"),
     };
@@ -266,13 +274,23 @@ mod tests {
         let of_channel = format!(
             "notifications.smtp (a@example.com): {UNDELIVERED} 2026-01-02T03:04:05Z: 535 5.7.8 bad login"
         );
-        let found = undelivered(&["web: something else".to_owned(), of_channel]);
+        let found = undelivered(&["web: something else".to_owned(), of_channel], &[]);
         let [finding] = &found[..] else { panic!("{found:#?}") };
         assert_eq!(
             (finding.severity, finding.subject.as_str()),
             (Severity::Error, "notifications.smtp (a@example.com)")
         );
         assert!(finding.what.ends_with("535 5.7.8 bad login"), "{finding:#?}");
+    }
+
+    #[test]
+    fn a_channel_that_is_off_only_in_the_running_agent_needs_a_restart() {
+        let tree = json!({"notifications": {"discord": {"webhook_url": "$HOOK"}}});
+        let running = parse(&tree).unwrap();
+        let found = undelivered(&running.warnings, &[]);
+        let [finding] = &found[..] else { panic!("{found:#?}") };
+        assert!(finding.remedy.contains("systemctl restart evenkeel-agent"), "{finding:#?}");
+        assert_eq!(undelivered(&running.warnings, &channels(&running)), [], "the file has the same fault");
     }
 
     #[test]

@@ -63,7 +63,8 @@ fn away(facts: &Facts<'_>, text: &str) -> Finding {
     let remedy = match () {
         () if text.contains("permission denied") && facts.in_container => {
             "give the container the group of the socket: set DOCKER_GID in .env to its number, which \
-             `stat -c %g /var/run/docker.sock` prints on the machine, then `docker compose up -d`"
+             `stat -c %g /var/run/docker.sock` prints on the machine, then `docker compose up -d`; on a machine with \
+             SELinux (`getenforce`), the container also needs `security_opt: [\"label=disable\"]`"
                 .to_owned()
         }
         () if text.contains("permission denied") => {
@@ -192,6 +193,7 @@ mod tests {
         let (endpoint, runtime) = ("unix:///x", Runtime::Docker);
         let found = check(&Facts { endpoint, runtime, about: &about, compose: None, in_container: true });
         assert!(found.len() == 1 && found[0].remedy.contains("DOCKER_GID"), "{found:#?}");
+        assert!(found[0].remedy.contains("label=disable"), "{found:#?}");
     }
 
     #[test]

@@ -99,15 +99,15 @@ pub(super) fn perform(args: &Args, config: &Path) -> ExitCode {
 /// Set for a program that has the variables of the unit.
 const HAS_UNIT_VARIABLES: &str = "EVENKEEL_HAS_UNIT_VARIABLES";
 
-/// Runs this program again with the variables of the agent's unit that are not set here, once. They decide which engine is asked,
-/// how the registries are reached and where the logins are (`DOCKER_HOST`, `HTTPS_PROXY`, `DOCKER_CONFIG`). Returns if there are
-/// none.
+/// Runs this program again with the variables and credentials of the agent's unit that are not set here, once. They decide which
+/// engine is asked, how registries and channels are reached and where the logins are (`DOCKER_HOST`, `HTTPS_PROXY`,
+/// `DOCKER_CONFIG`). Returns if there are none.
 pub(super) fn take_unit_variables() {
     if std::env::var_os(HAS_UNIT_VARIABLES).is_some() {
         return;
     }
     let Ok(Some(unit)) = super::block_on(find_unit()) else { return };
-    let unset = unit.unset(file_variables(&unit), |name| std::env::var_os(name).is_some());
+    let unset = unit.unset(unit_variables(&unit), |name| std::env::var_os(name).is_some());
     let (false, Ok(program)) = (unset.is_empty(), std::env::current_exe()) else { return };
     let names: Vec<&str> = unset.keys().map(String::as_str).collect();
     eprint_line(format_args!("evenkeel: uses {} from the unit {}", names.join(", "), unit::UNIT));
@@ -155,12 +155,11 @@ fn areas<'a>(
 ) -> Vec<Group<'a>> {
     let mut groups = vec![
         Group::new(&[configuration::AREA, configuration::CHANNELS], async move {
+            let warnings = configuration::warnings(config);
             let mut channels = configuration::channels(config);
-            channels.extend(configuration::undelivered(&reported_by_agent(config).await));
-            vec![
-                (configuration::AREA, Some(configuration::warnings(config))),
-                (configuration::CHANNELS, Some(channels)),
-            ]
+            let known = [&warnings[..], &channels[..]].concat();
+            channels.extend(configuration::undelivered(&reported_by_agent(config).await, &known));
+            vec![(configuration::AREA, Some(warnings)), (configuration::CHANNELS, Some(channels))]
         }),
         Group::new(&[files::AREA], async move {
             let config = config.clone();
@@ -597,7 +596,7 @@ fn unit_variables(unit: &unit::Unit) -> BTreeMap<String, String> {
     let mut vars = file_variables(unit);
     for (name, path) in unit.credential_files() {
         if let Ok(text) = source::read(&path) {
-            vars.insert(name, text.trim_end_matches(['\n', '\r']).to_owned());
+            vars.entry(name).or_insert_with(|| text.trim_end_matches(['\n', '\r']).to_owned());
         }
     }
     vars

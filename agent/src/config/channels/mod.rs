@@ -180,6 +180,11 @@ pub(super) fn unless_faulty<T>(
     faults.is_empty().then_some(part)
 }
 
+/// Reports whether a warning says that a channel, all of them, or the push is off.
+pub fn says_it_is_off(warning: &str) -> bool {
+    ["is off)", "are off)"].iter().any(|end| warning.ends_with(end))
+}
+
 /// Returns the names of the configured channels, including invalid ones if their name is readable.
 pub(super) fn names_in(tree: &Value) -> Vec<String> {
     let notifications = &tree["notifications"];

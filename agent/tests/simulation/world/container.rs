@@ -339,6 +339,7 @@ impl FakeContainer {
             } else {
                 RestartPolicy::No
             },
+            removes_itself: false,
             cpu_limit: None,
             restarts_with: Vec::new(),
             waits_for: Vec::new(),
