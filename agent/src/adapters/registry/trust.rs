@@ -20,6 +20,8 @@ use crate::model::text::describe_io_error;
 
 /// Where engines look for certificates, by registry.
 const FOLDERS: [&str; 2] = ["/etc/docker/certs.d", "/etc/containers/certs.d"];
+/// Where those of a user look first, below the user's configuration.
+const FOLDERS_OF_USER: [&str; 2] = ["docker/certs.d", "containers/certs.d"];
 
 /// The registries that an engine uses without TLS, or with any certificate (`insecure-registries` of Docker).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -73,8 +75,18 @@ pub(super) struct Trust {
 
 impl Default for Trust {
     fn default() -> Self {
-        Self { folders: FOLDERS.map(PathBuf::from).to_vec(), insecure: None }
+        let is_root = rustix::process::geteuid().is_root();
+        let set = std::env::var_os("XDG_CONFIG_HOME").filter(|value| !value.is_empty());
+        let of_home = || Some(std::env::home_dir()?.join(".config"));
+        let of_user = set.map(PathBuf::from).or_else(of_home).filter(|_| !is_root);
+        Self { folders: folders(of_user.as_deref()), insecure: None }
     }
+}
+
+/// Returns the folders in the order in which they are looked at. An agent that is not root has an engine of its user.
+fn folders(of_user: Option<&Path>) -> Vec<PathBuf> {
+    let own = of_user.into_iter().flat_map(|config| FOLDERS_OF_USER.map(|folder| config.join(folder)));
+    own.chain(FOLDERS.map(PathBuf::from)).collect()
 }
 
 impl Trust {
@@ -326,6 +338,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_users_engine_has_the_certificates_in_the_users_configuration_first() {
+        let config = tempfile::TempDir::new().unwrap();
+        let trust = Trust { folders: folders(Some(config.path())), insecure: None };
+        assert_eq!(trust.folder("registry.invalid"), None);
+        for place in ["containers/certs.d/registry.invalid", "docker/certs.d/registry.invalid"] {
+            let folder = config.path().join(place);
+            std::fs::create_dir_all(&folder).unwrap();
+            assert_eq!(trust.folder("registry.invalid"), Some(folder));
+        }
+        assert_eq!(folders(None), FOLDERS.map(PathBuf::from));
     }
 
     #[tokio::test]
