@@ -52,21 +52,19 @@ pub fn client_config_with_roots(roots: RootCertStore) -> ClientConfig {
 }
 
 /// TLS settings that trust the certificates in a PEM text in addition to the system's CAs, with a client certificate and its key
-/// in PEM, if any. Returns what is wrong with them otherwise. A server may present one of them itself, even if it is a CA's:
-/// Docker's manual creates such a certificate for a registry, and engines accept it.
+/// in PEM, if any. Returns what is wrong with them otherwise.
 pub fn client_config_with_files(
     authorities: &[u8],
     client: Option<(&[u8], &[u8])>,
 ) -> Result<ClientConfig, String> {
     let mut roots = system_roots();
-    let mut own = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(authorities) {
         let certificate = certificate.map_err(|error| format!("a CA certificate can't be read: {error}"))?;
-        own.push(certificate.clone());
         roots.add(certificate).map_err(|error| format!("a CA certificate is not valid: {error}"))?;
     }
-    let inner = verifier_of(roots).map_err(|error| format!("the CA certificates can't be used: {error}"))?;
-    let builder = verified_by(Lenient { inner, exception: Exception::Known(own) });
+    let verifier =
+        Lenient::of_roots(roots).map_err(|error| format!("the CA certificates can't be used: {error}"))?;
+    let builder = verified_by(verifier);
     let Some((chain, key)) = client else { return Ok(builder.with_no_client_auth()) };
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
     let chain = chain.map_err(|error| format!("the client certificate can't be read: {error}"))?;
@@ -79,7 +77,7 @@ pub fn client_config_with_files(
 
 /// TLS settings that trust these CA certificates without verifying the host name (`sslmode=verify-ca`).
 pub fn client_config_for_any_name(roots: RootCertStore) -> Result<ClientConfig, VerifierBuilderError> {
-    let inner = verifier_of(roots)?;
+    let inner = verifier_of(roots.into())?;
     Ok(verified_by(Lenient { inner, exception: Exception::AnyName }).with_no_client_auth())
 }
 
@@ -155,8 +153,8 @@ fn verified_by(verifier: impl ServerCertVerifier + 'static) -> ConfigBuilder<Cli
     builder().dangerous().with_custom_certificate_verifier(Arc::new(verifier))
 }
 
-fn verifier_of(roots: RootCertStore) -> Result<Arc<WebPkiServerVerifier>, VerifierBuilderError> {
-    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build()
+fn verifier_of(roots: Arc<RootCertStore>) -> Result<Arc<WebPkiServerVerifier>, VerifierBuilderError> {
+    WebPkiServerVerifier::builder_with_provider(roots, provider()).build()
 }
 
 /// Verifies with the system's CA certificates. They are loaded again when a certificate is refused: clients live for months,
@@ -165,27 +163,27 @@ fn verifier_of(roots: RootCertStore) -> Result<Arc<WebPkiServerVerifier>, Verifi
 struct System {
     load: fn() -> RootCertStore,
     /// The verifier, and when its CA certificates were loaded.
-    current: Mutex<(Arc<WebPkiServerVerifier>, Instant)>,
+    current: Mutex<(Arc<Lenient>, Instant)>,
 }
 
 impl System {
     fn new(load: fn() -> RootCertStore) -> Self {
-        let verifier = verifier_of(load()).expect("there are Mozilla's CA certificates at least");
-        Self { load, current: Mutex::new((verifier, Instant::now())) }
+        let verifier = Lenient::of_roots(load()).expect("there are Mozilla's CA certificates at least");
+        Self { load, current: Mutex::new((Arc::new(verifier), Instant::now())) }
     }
 
-    fn current(&self) -> Arc<WebPkiServerVerifier> {
+    fn current(&self) -> Arc<Lenient> {
         self.current.lock().0.clone()
     }
 
     /// Loads the CA certificates again, unless they were loaded within the last minute.
-    fn reloaded(&self) -> Option<Arc<WebPkiServerVerifier>> {
+    fn reloaded(&self) -> Option<Arc<Lenient>> {
         let mut current = self.current.lock();
         if current.1.elapsed() < RELOAD {
             return None;
         }
         current.1 = Instant::now();
-        current.0 = verifier_of((self.load)()).ok()?;
+        current.0 = Arc::new(Lenient::of_roots((self.load)()).ok()?);
         Some(current.0.clone())
     }
 }
@@ -199,9 +197,8 @@ impl ServerCertVerifier for System {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let verify = |verifier: &WebPkiServerVerifier| {
-            verifier.verify_server_cert(certificate, intermediates, name, ocsp, now)
-        };
+        let verify =
+            |verifier: &Lenient| verifier.verify_server_cert(certificate, intermediates, name, ocsp, now);
         let verified = verify(&self.current());
         if !matches!(verified, Err(rustls::Error::InvalidCertificate(_))) {
             return verified;
@@ -247,8 +244,24 @@ struct Lenient {
 enum Exception {
     /// A certificate that was issued for another name.
     AnyName,
-    /// One of these certificates, even if it is a CA's, if it was issued for the name.
-    Known(Vec<CertificateDer<'static>>),
+    /// One of these, although it is a CA's certificate, if it was issued for the name: Docker's manual creates such a
+    /// certificate for a registry, and engines, which are written in Go, accept it.
+    Root(Arc<RootCertStore>),
+}
+
+impl Lenient {
+    /// Trusts these CA certificates, which a server may also present itself.
+    fn of_roots(roots: RootCertStore) -> Result<Self, VerifierBuilderError> {
+        let roots = Arc::new(roots);
+        Ok(Self { inner: verifier_of(roots.clone())?, exception: Exception::Root(roots) })
+    }
+}
+
+/// Reports whether a certificate is one of the roots. One that constrains names is not: the name is not checked against them.
+fn is_one_of(roots: &RootCertStore, certificate: &CertificateDer<'_>) -> bool {
+    let mut own = RootCertStore::empty();
+    let is_read = own.add(certificate.clone()).is_ok();
+    is_read && own.roots.iter().all(|root| root.name_constraints.is_none() && roots.roots.contains(root))
 }
 
 impl ServerCertVerifier for Lenient {
@@ -269,7 +282,11 @@ impl ServerCertVerifier for Lenient {
         match &self.exception {
             // The name is checked last, after the chain has been verified.
             Exception::AnyName if is_other_name => Ok(ServerCertVerified::assertion()),
-            Exception::Known(own) if is_ca_of_a_server(refused) && own.contains(certificate) => {
+            // Its dates have been verified, nothing after them.
+            Exception::Root(roots) if is_ca_of_a_server(refused) => {
+                if !is_one_of(roots, certificate) {
+                    return Err(CertificateError::UnknownIssuer.into());
+                }
                 verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
                 Ok(ServerCertVerified::assertion())
             }
@@ -342,12 +359,17 @@ impl ServerCertVerifier for AnyCertificate {
 mod tests {
     use super::*;
 
+    fn mozillas() -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        roots
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_ca_that_the_system_trusts_later_counts() {
         static TRUSTED: Mutex<Vec<CertificateDer<'static>>> = Mutex::new(Vec::new());
         fn load() -> RootCertStore {
-            let mut roots = RootCertStore::empty();
-            roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+            let mut roots = mozillas();
             roots.add_parsable_certificates(TRUSTED.lock().iter().cloned());
             roots
         }
@@ -362,5 +384,39 @@ mod tests {
         assert!(!is_trusted(), "they are loaded at most once a minute");
         tokio::time::advance(RELOAD).await;
         assert!(is_trusted());
+    }
+
+    #[test]
+    fn a_trusted_root_may_be_the_servers_own_certificate() {
+        let made = || {
+            let mut parameters = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+            parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+            parameters.not_after = rcgen::date_time_ymd(2090, 1, 1);
+            let key = rcgen::KeyPair::generate().unwrap();
+            parameters.self_signed(&key).unwrap().der().clone()
+        };
+        let (trusted, other) = (made(), made());
+        let mut roots = mozillas();
+        roots.add(trusted.clone()).unwrap();
+        let verifier = Lenient::of_roots(roots).unwrap();
+        let in_year =
+            |year: u64| UnixTime::since_unix_epoch(Duration::from_secs((year - 1970) * 365 * 86_400));
+        let refusal = |certificate: &CertificateDer<'_>, name: &str, year: u64| {
+            let name = ServerName::try_from(name).unwrap();
+            match verifier.verify_server_cert(certificate, &[], &name, &[], in_year(year)) {
+                Ok(_) => None,
+                Err(rustls::Error::InvalidCertificate(refused)) => Some(describe(&refused)),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert_eq!(refusal(&trusted, "localhost", 2030), None);
+        for (certificate, name, year, why) in [
+            (&other, "localhost", 2030, "not signed by an authority"),
+            (&trusted, "other.example", 2030, "another host name"),
+            (&trusted, "localhost", 2100, "expired"),
+        ] {
+            let refused = refusal(certificate, name, year).unwrap();
+            assert!(refused.contains(why), "{refused}");
+        }
     }
 }

@@ -7,10 +7,20 @@ use evenkeel_common::config::{Finding, Findings, KeyPath, quote};
 
 use super::file::{DockerHealthFile, MonitorFile, RegistryFile};
 use super::{DockerHealthConfig, MonitorConfig, RegistryConfig};
-use crate::model::image::Reference;
+use crate::model::image::{HUB, Reference};
 
 /// Default of `docker_health.timeout` in seconds, if `check_interval` is longer.
 const DEFAULT_TIMEOUT: u64 = 5;
+
+/// Hosts of Docker Hub's website and APIs, which people take for its registry.
+const HOSTS_OF_HUB: [&str; 6] = [
+    HUB,
+    "index.docker.io",
+    "registry-1.docker.io",
+    "hub.docker.com",
+    "registry.hub.docker.com",
+    "www.docker.com",
+];
 
 /// The keys whose faults are fatal: those that the spec lists, and those that leave no address to listen on.
 const FATAL: [&str; 6] = [
@@ -49,6 +59,9 @@ pub(super) fn registry(file: &RegistryFile, findings: &mut Findings) -> Registry
         url = RegistryFile::default().url;
         host = registry_host(&url);
     }
+    if host.as_deref().is_some_and(is_hub) {
+        (url, host) = ("https://registry-1.docker.io".to_owned(), Some(HUB.to_owned()));
+    }
     RegistryConfig {
         url,
         host: host.unwrap_or_default(),
@@ -74,6 +87,12 @@ fn registry_host(url: &str) -> Option<String> {
     };
     let is_host = !host.contains(['/', '@']) && Reference::parse_in("x", &host).is_ok();
     is_host.then_some(host)
+}
+
+/// Reports whether a URL names Docker Hub, in whatever way: its images have one name, and its registry has one address.
+fn is_hub(host: &str) -> bool {
+    let name = host.strip_suffix(":443").or_else(|| host.strip_suffix(":80")).unwrap_or(host);
+    HOSTS_OF_HUB.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// `monitor`: the interval defaults to the poll interval.
@@ -283,6 +302,19 @@ mod tests {
             let registry = good(&json!({"registry": {"url": url}})).registry;
             assert_eq!(registry.host, host);
             assert_eq!(registry.url, url.trim_end_matches('/'));
+        }
+        for hub in [
+            "https://docker.io",
+            "https://index.docker.io/",
+            "https://registry-1.docker.io",
+            "https://registry-1.docker.io:443",
+            "http://docker.io",
+            "https://Hub.Docker.com",
+            "https://registry.hub.docker.com",
+        ] {
+            let registry = good(&json!({"registry": {"url": hub}})).registry;
+            let expected = ("docker.io", "https://registry-1.docker.io");
+            assert_eq!((registry.host.as_str(), registry.url.as_str()), expected, "{hub}");
         }
         for url in [
             "",

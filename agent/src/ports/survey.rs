@@ -39,6 +39,8 @@ pub struct EngineInfo {
     pub insecure_networks: Vec<String>,
     /// URLs of the mirrors of Docker Hub that it asks first.
     pub mirrors: Vec<String>,
+    /// URL of the proxy through which it reaches registries, without a login.
+    pub proxy: Option<String>,
 }
 
 /// A running container.

@@ -93,7 +93,7 @@ pub struct ImageMemory {
     /// Whether the registry has listed its tags before: a tag that is new since then is no older, whatever the fleet reports.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub tags_listed: bool,
-    /// The newer tag that was announced last.
+    /// The newest newer tag that was announced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub told_tag: Option<String>,
     /// The tag of another numbering scheme that was announced last.

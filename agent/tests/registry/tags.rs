@@ -30,6 +30,32 @@ impl Respond for Paged {
     }
 }
 
+/// A repository with 2,500 tags whose registry sends no links: a list ends at the requested size.
+struct Cut {
+    knows_last: bool,
+    /// The largest size of a page; above it, requests are refused with this status.
+    limit: Option<(usize, u16)>,
+}
+
+impl Respond for Cut {
+    fn respond(&self, request: &Request) -> ResponseTemplate {
+        let value = |wanted: &str| {
+            request.url.query_pairs().find(|(key, _)| key == wanted).map(|(_, value)| value.into_owned())
+        };
+        let size = value("n").map(|n| n.parse::<usize>().expect("a number"));
+        if let (Some((limit, code)), Some(size)) = (self.limit, size)
+            && size > limit
+        {
+            return status(code);
+        }
+        let last = value("last").filter(|_| self.knows_last);
+        let begin = last.map_or(0, |last| last["1.".len()..].parse::<usize>().expect("a number") + 1);
+        let end = size.map_or(2500, |size| (begin + size).min(2500));
+        let tags: Vec<String> = (begin..end).map(|n| format!("1.{n}")).collect();
+        ResponseTemplate::new(200).set_body_json(serde_json::json!({"name": "web", "tags": tags}))
+    }
+}
+
 async fn with(answer: impl Respond + 'static) -> World {
     let world = World::new().await;
     Mock::given(method("GET")).and(path("/v2/web/tags/list")).respond_with(answer).mount(&world.server).await;
@@ -50,6 +76,21 @@ async fn two_thousand_tags_are_read_page_by_page() {
     assert_eq!(tags.len(), 2000);
     assert_eq!((tags[0].as_str(), tags[1999].as_str()), ("1.0", "1.1999"));
     assert_eq!(world.requests().await.len(), 7);
+}
+
+#[tokio::test]
+async fn a_list_that_ends_at_the_requested_size_is_continued_and_one_that_refuses_the_size_is_read_whole() {
+    for (knows_last, limit, listed, requests) in [
+        (true, None, 2500, 3),
+        (false, None, 1000, 2),
+        (true, Some((100, 400)), 2500, 2),
+        (true, Some((100, 413)), 2500, 2),
+    ] {
+        let world = with(Cut { knows_last, limit }).await;
+        let tags = world.client.tags(&world.web().repository, false).await.expect("a list");
+        assert_eq!((tags.len(), world.requests().await.len()), (listed, requests), "{knows_last} {limit:?}");
+        assert_eq!(tags[listed - 1], format!("1.{}", listed - 1));
+    }
 }
 
 #[tokio::test]

@@ -32,6 +32,7 @@ impl Survey for DockerEngine {
             insecure_registries: insecure(&info),
             insecure_networks: answer::texts(&info, "/RegistryConfig/InsecureRegistryCIDRs"),
             mirrors: mirrors(&info),
+            proxy: proxy(&info),
         })
     }
 
@@ -78,6 +79,14 @@ fn mirrors(info: &Value) -> Vec<String> {
     let locations = answer::texts(info, "/RegistryConfig/IndexConfigs/docker.io/Mirrors").into_iter();
     let hosts = locations.filter(|location| !location.contains('/'));
     hosts.map(|host| format!("https://{host}")).collect()
+}
+
+/// Returns the URL of the engine's proxy, without the login that it may contain.
+fn proxy(info: &Value) -> Option<String> {
+    let url = answer::text(info, "/HttpsProxy").or_else(|| answer::text(info, "/HttpProxy"))?;
+    let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+    let address = rest.rsplit_once('@').map_or(rest, |(_, address)| address);
+    Some(format!("{scheme}://{address}"))
 }
 
 fn running_container(listed: &Value) -> RunningContainer {
@@ -141,6 +150,21 @@ mod tests {
         }}});
         assert_eq!(insecure(&info), ["registry.lan:5000"]);
         assert!(insecure(&Value::Null).is_empty());
+    }
+
+    #[test]
+    fn the_proxy_of_the_engine_is_known_without_its_login() {
+        for (info, expected) in [
+            (json!({"HttpProxy": "", "HttpsProxy": ""}), None),
+            (json!({"HttpProxy": "http://a.lan:3128"}), Some("http://a.lan:3128")),
+            (
+                json!({"HttpProxy": "http://a.lan:3128", "HttpsProxy": "https://ann:s@cret@b.lan/"}),
+                Some("https://b.lan/"),
+            ),
+            (json!({"HttpsProxy": "ann:secret@b.lan:3128"}), Some("http://b.lan:3128")),
+        ] {
+            assert_eq!(proxy(&info).as_deref(), expected);
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::header::{CONTENT_ENCODING, HeaderMap, RETRY_AFTER};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use super::client::Response;
 use super::fault::{Fault, plain, status_text};
@@ -72,6 +72,15 @@ pub(super) async fn content(
 struct Shape {
     #[serde(rename = "schemaVersion")]
     schema_version: u64,
+}
+
+/// Reads `null` as nothing: programs in Go write it for an empty list, map or object.
+pub(super) fn or_null<'de, D, T>(field: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::<T>::deserialize(field)?.unwrap_or_default())
 }
 
 fn gunzip(body: &[u8], limit: usize) -> std::io::Result<Option<Vec<u8>>> {

@@ -22,7 +22,7 @@ pub(super) struct Page {
 /// The response of an endpoint that not every registry has.
 pub(super) enum Listing {
     Page(Page),
-    /// The registry does not have this endpoint.
+    /// The registry does not have this endpoint, or refuses the query.
     Unknown,
 }
 
@@ -87,8 +87,8 @@ impl RegistryClient {
                 })?;
                 Ok(Listing::Page(Page { body, next }))
             }
-            // 406 is the answer of Artifactory (go-containerregistry#1962).
-            400 | 404 | 405 | 406 | 501 => Ok(Listing::Unknown),
+            // 406 is the answer of Artifactory (go-containerregistry#1962), 413 that of Quay to a page that is too large.
+            400 | 404 | 405 | 406 | 413 | 501 => Ok(Listing::Unknown),
             _ => Err(answer::refused(repository, &response)),
         }
     }

@@ -137,15 +137,15 @@ impl Credentials {
     }
 
     async fn look_up(&self, name: &str) -> Result<Option<Login>, RegistryError> {
+        let docker = self.config_dir.as_ref().map(|dir| dir.join("config.json"));
         // Docker has logins for registries only.
-        if !name.contains('/')
-            && let Some(login) = self.of_docker(name).await?
+        if let Some(path) = docker.filter(|_| !name.contains('/'))
+            && let Some(login) = self.of_file(&path, name, Runtime::Docker).await?
         {
             return Ok(Some(login));
         }
         for path in &self.auth_files {
-            let Some(text) = self.read(path).await? else { continue };
-            if let Some(login) = in_file(&text, name).map_err(|why| unreadable(path, &why))? {
+            if let Some(login) = self.of_file(path, name, Runtime::Podman).await? {
                 return Ok(Some(login));
             }
         }
@@ -162,19 +162,22 @@ impl Credentials {
         }
     }
 
-    async fn of_docker(&self, host: &str) -> Result<Option<Login>, RegistryError> {
-        let Some(path) = self.config_dir.as_ref().map(|dir| dir.join("config.json")) else {
-            return Ok(None);
-        };
-        let fault = |why: &str| unreadable(&path, why);
-        let Some(text) = self.read(&path).await? else { return Ok(None) };
+    /// Returns the login in a file of Docker's or podman's: that of the helper, if it names one, or else its own.
+    async fn of_file(
+        &self,
+        path: &Path,
+        name: &str,
+        runtime: Runtime,
+    ) -> Result<Option<Login>, RegistryError> {
+        let is_dockers_hub = runtime == Runtime::Docker && name == HUB;
+        let server = if is_dockers_hub { HUB_KEY } else { name };
+        let aliases: &[&str] = if is_dockers_hub { &[HUB_KEY, "index.docker.io", HUB] } else { &[name] };
+        let fault = |why: &str| unreadable(path, why);
+        let Some(text) = self.read(path).await? else { return Ok(None) };
         let helpers: Helpers =
             serde_json::from_slice(&text).map_err(|_| fault("it is not a Docker configuration (JSON)"))?;
-
-        let server = if host == HUB { HUB_KEY } else { host };
-        let aliases: &[&str] = if host == HUB { &[HUB_KEY, "index.docker.io", HUB] } else { &[host] };
         let in_file = || in_file(&text, server).map_err(|why| fault(&why));
-        let Some(helper) = helpers.of(aliases) else { return in_file() };
+        let Some(helper) = helpers.of(aliases, runtime) else { return in_file() };
         match self.ask(helper, server).await {
             // As in Docker, the file counts only if the helper does not work, and not if it has no login.
             Err(error) => in_file().ok().flatten().map(Some).ok_or(error),
@@ -251,11 +254,13 @@ struct Helpers {
 }
 
 impl Helpers {
-    /// Returns the helper that Docker asks: the registry's own, or else the default one. An empty name means the file.
-    fn of(&self, aliases: &[&str]) -> Option<&str> {
+    /// Returns the helper that is asked: the registry's own, or else, by Docker only, the default one. An empty name means the
+    /// file.
+    fn of(&self, aliases: &[&str], runtime: Runtime) -> Option<&str> {
         let own = self.cred_helpers.as_ref();
         let own = own.and_then(|helpers| aliases.iter().find_map(|alias| helpers.get(*alias)));
-        own.or(self.creds_store.as_ref()).map(String::as_str).filter(|helper| !helper.is_empty())
+        let default = self.creds_store.as_ref().filter(|_| runtime == Runtime::Docker);
+        own.or(default).map(String::as_str).filter(|helper| !helper.is_empty())
     }
 }
 
@@ -347,6 +352,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_logins_of_podman_count_where_dockers_file_has_none() {
+        use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, host: &str, auth: &str| {
             let path = folder.path().join(name);
@@ -357,9 +363,17 @@ mod tests {
         write("config.json", "a.example", "ZG9ja2VyOm9uZQ==");
         let files =
             ["a.example", "b.example"].map(|host| write(&format!("{host}.json"), host, "cG9kbWFuOnR3bw=="));
+        let helper = folder.path().join("docker-credential-x");
+        std::fs::write(&helper, "#!/bin/sh\necho '{\"Username\": \"helper\", \"Secret\": \"three\"}'\n")
+            .unwrap();
+        std::fs::set_permissions(&helper, PermissionsExt::from_mode(0o755)).unwrap();
+        let with_helper = folder.path().join("d.example.json");
+        let text = r#"{"auths": {}, "credHelpers": {"d.example": "x"}, "credsStore": "not-used-by-podman"}"#;
+        std::fs::write(&with_helper, text).unwrap();
+        let files = [folder.path().join("none.json")].into_iter().chain(files).chain([with_helper]);
         let credentials = Credentials {
-            auth_files: [folder.path().join("none.json")].into_iter().chain(files).collect(),
-            ..Credentials::new(Some(folder.path().to_owned()), OsString::new())
+            auth_files: files.collect(),
+            ..Credentials::new(Some(folder.path().to_owned()), folder.path().into())
         };
         let user = async |host: &str| match credentials.for_name(host).await.unwrap() {
             Some(Login::UsernamePassword { username, .. }) => Some(username),
@@ -368,6 +382,7 @@ mod tests {
         assert_eq!(user("a.example").await.as_deref(), Some("docker"));
         assert_eq!(user("b.example").await.as_deref(), Some("podman"));
         assert_eq!(user("c.example").await, None);
+        assert_eq!(user("d.example").await.as_deref(), Some("helper"));
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
+use super::answer::or_null;
 use super::fault::Fault;
 use super::{Host, RegistryClient, subject};
 use crate::model::image::{Digest, Repository};
@@ -59,7 +60,7 @@ pub(super) struct ImageBlob {
 /// An index or a manifest.
 #[derive(Deserialize)]
 struct Manifest {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     manifests: Vec<Entry>,
     config: Option<Descriptor>,
 }
@@ -73,7 +74,7 @@ struct Descriptor {
 #[derive(Deserialize)]
 struct Entry {
     digest: Digest,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     platform: EntryPlatform,
 }
 
@@ -264,6 +265,7 @@ mod tests {
     async fn of_an_index_the_image_for_the_platform_is_read_and_only_once() {
         let server = MockServer::start().await;
         let mut entries = vec![json!({ "digest": Digest::of(b"x"), "platform": { "os": "unknown" } })];
+        let odd = json!({ "digest": Digest::of(b"y"), "platform": null });
         for (architecture, user) in [("arm64", "1000"), ("amd64", "999")] {
             let config = put(&server, "blobs", &json!({ "config": { "User": user } })).await;
             let manifest = json!({ "schemaVersion": 2, "config": { "digest": config } });
@@ -271,6 +273,7 @@ mod tests {
             let platform = json!({ "os": "linux", "architecture": architecture });
             entries.push(json!({ "digest": image, "platform": platform }));
         }
+        entries.push(odd);
         let index = put(&server, "manifests", &json!({ "schemaVersion": 2, "manifests": entries })).await;
         let (client, repository) = client_of(&server);
         for (platform, user) in [(Some("linux/amd64"), "999"), (Some("linux/s390x"), "1000"), (None, "1000")]

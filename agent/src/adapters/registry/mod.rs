@@ -176,21 +176,15 @@ impl RegistryClient {
         }
     }
 
-    /// Returns the API's base URL for a registry's name in references.
+    /// Returns the API's base URL for a registry's name in references, with TLS unless `registry.url` says otherwise; see
+    /// [`RegistryClient::trusted`].
     fn base(&self, name: &str) -> Result<Url, RegistryError> {
         if name.eq_ignore_ascii_case(&self.home_host) {
             return Ok(self.home.clone());
         }
         let authority = if name == HUB { "registry-1.docker.io" } else { name };
-        let secure = Url::parse(&format!("https://{authority}"))
-            .map_err(|_| RegistryError(format!("registry {name}: not a host name")))?;
-        // As in Docker, a registry on this host uses plain HTTP unless registry.url says otherwise.
-        let plain = || Url::parse(&format!("http://{authority}")).ok();
-        let loopback = match secure.host_str().unwrap_or_default() {
-            "localhost" | "[::1]" => true,
-            host => host.parse::<std::net::Ipv4Addr>().is_ok_and(|ip| ip.is_loopback()),
-        };
-        Ok(if loopback { plain().unwrap_or(secure) } else { secure })
+        Url::parse(&format!("https://{authority}"))
+            .map_err(|_| RegistryError(format!("registry {name}: not a host name")))
     }
 
     /// Asks a registry, and if it gives no answer, its mirrors, which may be all that this network reaches.
@@ -597,9 +591,9 @@ mod tests {
         assert_eq!(address("registry.lan:5000/a/b:1"), "https://registry.lan:5000/mirror/v2/a/b/manifests/1");
         assert_eq!(address("nginx"), "https://registry-1.docker.io/v2/library/nginx/manifests/latest");
         assert_eq!(address("ghcr.io/a/b:1"), "https://ghcr.io/v2/a/b/manifests/1");
-        assert_eq!(address("localhost:5001/x"), "http://localhost:5001/v2/x/manifests/latest");
-        assert_eq!(address("127.1.2.3:80/x"), "http://127.1.2.3/v2/x/manifests/latest");
-        assert_eq!(address("[::1]:5000/x"), "http://[::1]:5000/v2/x/manifests/latest");
+        assert_eq!(address("localhost:5001/x"), "https://localhost:5001/v2/x/manifests/latest");
+        assert_eq!(address("127.1.2.3:80/x"), "https://127.1.2.3:80/v2/x/manifests/latest");
+        assert_eq!(address("[::1]:5000/x"), "https://[::1]:5000/v2/x/manifests/latest");
         assert_eq!(address("registry.lan:5001/x"), "https://registry.lan:5001/v2/x/manifests/latest");
         assert_eq!(address("10.0.0.1:5000/x"), "https://10.0.0.1:5000/v2/x/manifests/latest");
     }

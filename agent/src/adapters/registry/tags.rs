@@ -8,8 +8,9 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::time::{Instant, timeout};
+use url::Url;
 
-use super::content::{Listing, Page};
+use super::content::Listing;
 use super::fault::Fault;
 use super::{Host, RegistryClient, subject};
 use crate::model::RegistryError;
@@ -17,7 +18,7 @@ use crate::model::image::Repository;
 use crate::ports::Tags;
 
 /// Requested page size. Registries may return fewer tags.
-const PAGE: u32 = 1000;
+const PAGE: usize = 1000;
 /// The longest tag that the OCI distribution specification allows, in bytes; with the limit on their count, it bounds the
 /// memory of a list.
 const MAX_TAG_LENGTH: usize = 128;
@@ -75,23 +76,49 @@ impl RegistryClient {
 
     async fn list(&self, host: &Host, repository: &Repository) -> Result<Vec<String>, Fault> {
         let fault = |why: &str| Fault::Image(format!("{}: {why} {}", subject(repository), repository.path));
-        let mut tags = Vec::new();
-        let mut next = Some(host.url(repository, &format!("tags/list?n={PAGE}"))?);
+        let whole = host.url(repository, "tags/list")?;
+        let mut tags: Vec<String> = Vec::new();
+        // Whether the query of the next page is ours, and not from the registry's link.
+        let (mut next, mut is_ours) = (Some(paged(&whole, None)), true);
         for _ in 0..MAX_PAGES {
             let Some(url) = next else { return Ok(tags) };
-            let page = self.page(host, repository, url, "application/json").await?;
-            let Listing::Page(Page { body, next: following }) = page else {
-                return Err(fault("it has no list of tags for"));
+            let page = match self.page(host, repository, url, "application/json").await? {
+                Listing::Page(page) => page,
+                // It may be the size of the page that is refused.
+                Listing::Unknown if is_ours && tags.is_empty() => {
+                    (next, is_ours) = (Some(whole.clone()), false);
+                    continue;
+                }
+                Listing::Unknown if is_ours => return Ok(tags),
+                Listing::Unknown => return Err(fault("it has no list of tags for")),
             };
-            let list: Tagged =
-                serde_json::from_slice(&body).map_err(|_| fault("the response is not a list of tags for"))?;
+            let list: Tagged = serde_json::from_slice(&page.body)
+                .map_err(|_| fault("the response is not a list of tags for"))?;
+            let mut listed = list.tags.unwrap_or_default();
+            // Some registries end the list at the requested size without a link to the rest.
+            is_ours &= page.next.is_none() && listed.len() >= PAGE;
             // A name that is no tag can't be deployed, and may be of any length.
-            tags.extend(list.tags.into_iter().flatten().filter(|tag| tag.len() <= MAX_TAG_LENGTH));
+            listed.retain(|tag| tag.len() <= MAX_TAG_LENGTH);
+            if is_ours && listed.last() == tags.last() {
+                // It does not know `last`, and repeats the page.
+                return Ok(tags);
+            }
+            tags.extend(listed);
             if tags.len() > MAX_TAGS {
                 return Err(fault("more than 100,000 tags are listed for"));
             }
-            next = following;
+            next = if is_ours { tags.last().map(|last| paged(&whole, Some(last))) } else { page.next };
         }
         Err(fault("more than 1,000 pages of tags are listed for"))
     }
+}
+
+/// The URL of a page of a list: the first one, or the one after this tag.
+fn paged(list: &Url, last: Option<&str>) -> Url {
+    let mut url = list.clone();
+    url.query_pairs_mut().append_pair("n", &PAGE.to_string());
+    if let Some(last) = last {
+        url.query_pairs_mut().append_pair("last", last);
+    }
+    url
 }

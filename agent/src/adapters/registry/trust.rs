@@ -20,6 +20,8 @@ use crate::model::text::describe_io_error;
 
 /// Where engines look for certificates, by registry.
 const FOLDERS: [&str; 2] = ["/etc/docker/certs.d", "/etc/containers/certs.d"];
+/// Where those of a user look first, below the user's configuration.
+const FOLDERS_OF_USER: [&str; 2] = ["docker/certs.d", "containers/certs.d"];
 
 /// The registries that an engine uses without TLS, or with any certificate (`insecure-registries` of Docker).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -73,8 +75,18 @@ pub(super) struct Trust {
 
 impl Default for Trust {
     fn default() -> Self {
-        Self { folders: FOLDERS.map(PathBuf::from).to_vec(), insecure: None }
+        let is_root = rustix::process::geteuid().is_root();
+        let set = std::env::var_os("XDG_CONFIG_HOME").filter(|value| !value.is_empty());
+        let of_home = || Some(std::env::home_dir()?.join(".config"));
+        let of_user = set.map(PathBuf::from).or_else(of_home).filter(|_| !is_root);
+        Self { folders: folders(of_user.as_deref()), insecure: None }
     }
+}
+
+/// Returns the folders in the order in which they are looked at. An agent that is not root has an engine of its user.
+fn folders(of_user: Option<&Path>) -> Vec<PathBuf> {
+    let own = of_user.into_iter().flat_map(|config| FOLDERS_OF_USER.map(|folder| config.join(folder)));
+    own.chain(FOLDERS.map(PathBuf::from)).collect()
 }
 
 impl Trust {
@@ -112,22 +124,15 @@ impl RegistryClient {
             return Ok((base, true));
         }
         // What was trusted stays so until a restart, if it is read again and can't be read now.
-        if let Some(folder) = self.trust.folder(name) {
-            let tls = of_folder(&folder).map_err(|why| RegistryError(format!("registry {name}: {why}")))?;
+        let folder = self.trust.folder(name);
+        if let Some(folder) = &folder {
+            let tls = of_folder(folder).map_err(|why| RegistryError(format!("registry {name}: {why}")))?;
             self.transport.trust(&base, tls);
         }
-        let is_configured = name.eq_ignore_ascii_case(&self.home_host);
-        let Some(ask) = self.trust.insecure.as_ref().filter(|_| !is_configured) else {
-            return Ok((base, true));
-        };
-        let Some(insecure) = ask().await else { return Ok((base, false)) };
-        let host = base.host_str().unwrap_or_default();
-        let addresses = match host.trim_matches(['[', ']']).parse() {
-            Ok(address) => vec![address],
-            Err(_) if insecure.networks.is_empty() => Vec::new(),
-            Err(_) => self.transport.resolve(host).await,
-        };
-        if !insecure.includes(name, &addresses) {
+        let is_insecure = self.is_insecure(name, &base).await;
+        let Some(true) = is_insecure else { return Ok((base, is_insecure.is_some())) };
+        // It may require the client certificate.
+        if folder.is_some() && self.answers(&base).await {
             return Ok((base, true));
         }
         self.transport.trust(&base, Tls::unverified());
@@ -141,8 +146,30 @@ impl RegistryClient {
             self.transport.trust(&plain, Tls::unverified());
             Ok((plain, true))
         } else {
-            Ok((base, false))
+            // With TLS, the error of a plain registry that hangs would be that it does not speak TLS.
+            Ok((plain, false))
         }
+    }
+
+    /// Reports whether the engine uses a registry without TLS, or with any certificate; `None` while it can't be asked.
+    async fn is_insecure(&self, name: &str, base: &Url) -> Option<bool> {
+        if name.eq_ignore_ascii_case(&self.home_host) {
+            return Some(false);
+        }
+        let host = base.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        let literal = host.parse::<IpAddr>().ok();
+        // As in Docker, whatever its list says.
+        if host == "localhost" || literal.is_some_and(|address| address.is_loopback()) {
+            return Some(true);
+        }
+        let Some(ask) = &self.trust.insecure else { return Some(false) };
+        let insecure = ask().await?;
+        let addresses = match literal {
+            Some(address) => vec![address],
+            None if insecure.networks.is_empty() => Vec::new(),
+            None => self.transport.resolve(host).await,
+        };
+        Some(insecure.includes(name, &addresses))
     }
 
     /// Reads the certificates for a registry again after their files have changed: a client certificate may be renewed each day,
@@ -186,11 +213,14 @@ impl RegistryClient {
             let Some(url) = Url::parse(url).ok().and_then(without_login) else { continue };
             let name = url.authority().to_owned();
             let changed = self.trust.changed(&name);
-            if let Ok((base, _)) = Box::pin(self.trusted(&name, url)).await {
-                let mirror = Host::of_mirror(base, self.concurrency);
-                mirror.certificates_read(changed);
-                hosts.push(Arc::new(mirror));
-            }
+            let base = match Box::pin(self.trusted(&name, url.clone())).await {
+                Ok((base, true)) => base,
+                Ok((_, false)) => url,
+                Err(_) => continue,
+            };
+            let mirror = Host::of_mirror(base, self.concurrency);
+            mirror.certificates_read(changed);
+            hosts.push(Arc::new(mirror));
         }
         // Another request may have been faster; its back-off counts.
         self.mirrors.lock().get_or_insert(hosts).clone()
@@ -308,6 +338,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_users_engine_has_the_certificates_in_the_users_configuration_first() {
+        let config = tempfile::TempDir::new().unwrap();
+        let trust = Trust { folders: folders(Some(config.path())), insecure: None };
+        assert_eq!(trust.folder("registry.invalid"), None);
+        for place in ["containers/certs.d/registry.invalid", "docker/certs.d/registry.invalid"] {
+            let folder = config.path().join(place);
+            std::fs::create_dir_all(&folder).unwrap();
+            assert_eq!(trust.folder("registry.invalid"), Some(folder));
+        }
+        assert_eq!(folders(None), FOLDERS.map(PathBuf::from));
     }
 
     #[tokio::test]
@@ -470,6 +513,44 @@ mod tests {
         }
         let away: AskInsecure = Arc::new(|| Box::pin(async { None }));
         assert!(client().with_engine(away).digest(&image, Urgency::Manual).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_registry_on_this_host_is_reached_with_and_without_tls() {
+        let digest = Digest::of(b"a manifest");
+        let plain = wiremock::MockServer::start().await;
+        let answer =
+            wiremock::ResponseTemplate::new(200).insert_header("docker-content-digest", digest.as_str());
+        wiremock::Mock::given(wiremock::matchers::any()).respond_with(answer).mount(&plain).await;
+        let image = |name: &str| Reference::parse(&format!("{name}/web:1")).unwrap();
+        let address = plain.address().to_string();
+        assert_eq!(client().digest(&image(&address), Urgency::Manual).await.unwrap(), digest);
+
+        // One has a certificate that nobody knows, the other one requires a client certificate.
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let folder = tempfile::TempDir::new().unwrap();
+        for (acceptor, has_folder) in [
+            (evenkeel_common::testing::self_signed("localhost"), false),
+            (demanding(made.cert.der(), made.signing_key.serialize_der()), true),
+        ] {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let name = format!("localhost:{}", listener.local_addr().unwrap().port());
+            if has_folder {
+                let own = folder.path().join(&name);
+                std::fs::create_dir(&own).unwrap();
+                let key = made.signing_key.serialize_der();
+                std::fs::write(own.join("ca.crt"), pem("CERTIFICATE", made.cert.der())).unwrap();
+                std::fs::write(own.join("client.cert"), pem("CERTIFICATE", made.cert.der())).unwrap();
+                std::fs::write(own.join("client.key"), pem("PRIVATE KEY", &key)).unwrap();
+            }
+            let mut client = client();
+            client.trust.folders = vec![folder.path().to_owned()];
+            let image = image(&name);
+            tokio::select! {
+                () = serve(listener, acceptor, |_| found(&digest)) => panic!("the server ended"),
+                found = client.digest(&image, Urgency::Manual) => assert_eq!(found.unwrap(), digest),
+            }
+        }
     }
 
     fn of_mirrors(mirrors: &[String], credentials: Credentials) -> RegistryClient {

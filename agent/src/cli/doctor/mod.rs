@@ -232,12 +232,16 @@ async fn blocking<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) 
 
 // --- registries ------------------------------------------------------------------------------------------------------
 
+/// The variables that name a proxy for registries.
+const PROXIES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+
 async fn registries(config: &Config) -> Vec<Outcome> {
     let about = async {
         let clients = EngineClients::new(config).ok()?;
         timeout(REQUEST_LIMIT, clients.survey.about()).await.ok()?.ok()
     };
-    let clients = match RegistryClients::new(config, about.await.as_ref()) {
+    let about = about.await;
+    let clients = match RegistryClients::new(config, about.as_ref()) {
         Ok(clients) => clients,
         Err(error) => {
             let words = Words {
@@ -270,8 +274,10 @@ async fn registries(config: &Config) -> Vec<Outcome> {
         registry::Lookup { image, fault }
     };
     let asked = join_all(images.into_iter().map(ask)).await;
+    let has_proxy = PROXIES.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
+    let proxy = about.and_then(|about| about.proxy).filter(|_| !has_proxy);
     vec![
-        (registry::AREA, Some(registry::check(&asked))),
+        (registry::AREA, Some(registry::check(&asked, proxy.as_deref()))),
         (registry::CLOCK, registry::clock(&clients.clock_offsets())),
     ]
 }

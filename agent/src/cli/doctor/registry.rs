@@ -27,30 +27,30 @@ pub(super) fn hung(host: &str, limit: Duration) -> String {
     format!("registry {host}: no answer within {} s", limit.as_secs())
 }
 
-/// Returns the findings. A fault shared by several images is one finding.
-pub(super) fn check(lookups: &[Lookup<'_>]) -> Vec<Finding> {
+/// Returns the findings. A fault shared by several images is one finding. `proxy`: that of the engine, if the agent has none.
+pub(super) fn check(lookups: &[Lookup<'_>], proxy: Option<&str>) -> Vec<Finding> {
     let mut by_fault: BTreeMap<&str, Vec<&ConfiguredImage>> = BTreeMap::new();
     for Lookup { image, fault } in lookups {
         if let Some(fault) = fault {
             by_fault.entry(fault).or_default().push(image);
         }
     }
-    by_fault.iter().map(|(fault, images)| of(fault, images)).collect()
+    by_fault.iter().map(|(fault, images)| of(fault, images, proxy)).collect()
 }
 
-fn of(fault: &str, images: &[&ConfiguredImage]) -> Finding {
+fn of(fault: &str, images: &[&ConfiguredImage], proxy: Option<&str>) -> Finding {
     let first = images[0];
     let host = &first.reference.repository.host;
     let subject = match images.len() {
         1 => first.configured.clone(),
         many => format!("{host} ({many} images)"),
     };
-    let (severity, remedy) = remedy(fault, first, host);
+    let (severity, remedy) = remedy(fault, first, host, proxy);
     Words { what: fault, why: "the agent can't tell whether there is a new image", remedy }
         .of(severity, AREA, subject)
 }
 
-fn remedy(fault: &str, image: &ConfiguredImage, host: &str) -> (Severity, String) {
+fn remedy(fault: &str, image: &ConfiguredImage, host: &str, proxy: Option<&str>) -> (Severity, String) {
     // Names of hosts and images may contain any of the words below, and a port any number.
     let cause = fault.strip_prefix(&format!("registry {host}: ")).unwrap_or(fault);
     let cause = cause.split_once(" for ").map_or(cause, |(cause, _)| cause);
@@ -66,6 +66,15 @@ fn remedy(fault: &str, image: &ConfiguredImage, host: &str) -> (Severity, String
         let remedy = format!(
             "install {helper} in a folder of the PATH of the agent's unit, such as /usr/local/bin; or remove it from \
              \"credsStore\" and \"credHelpers\" of the Docker configuration and log in: `sudo docker login {host}`"
+        );
+        return (Severity::Error, remedy);
+    }
+    let unreached = ["no connection", "no answer", "connection refused", "unreachable", "looked up"];
+    let is_unreached = fault.starts_with("registry ") && !is_missing && says(&unreached);
+    if let Some(proxy) = proxy.filter(|_| is_unreached && !is_of_this_host(host)) {
+        let remedy = format!(
+            "the engine uses a proxy ({proxy}), the agent none: set HTTPS_PROXY in /etc/evenkeel/agent.env, and \
+             NO_PROXY for registries that are reached without it"
         );
         return (Severity::Error, remedy);
     }
@@ -107,6 +116,13 @@ fn remedy(fault: &str, image: &ConfiguredImage, host: &str) -> (Severity, String
 
 fn name(host: &str) -> &str {
     host.rsplit_once(':').map_or(host, |(name, _)| name)
+}
+
+/// Reports whether a registry is on this machine, to which no request goes through a proxy.
+fn is_of_this_host(host: &str) -> bool {
+    let name = name(host);
+    let address = name.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+    name == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// Checks whether this machine's clock agrees with at least one registry's. `None` if no registry returned its time.
@@ -207,10 +223,27 @@ mod tests {
             ),
         ] {
             let image = image(text);
-            let found = check(&[Lookup { image: &image, fault: Some(fault.to_owned()) }]);
+            let found = check(&[Lookup { image: &image, fault: Some(fault.to_owned()) }], None);
             assert_eq!(found.len(), 1);
             assert_eq!((found[0].severity, found[0].subject.as_str()), (severity, text), "{found:#?}");
             assert!(found[0].remedy.contains(remedy), "{found:#?}");
+        }
+    }
+
+    #[test]
+    fn a_registry_that_is_not_reached_may_be_behind_the_engines_proxy() {
+        for (text, fault, is_behind) in [
+            ("ghcr.io/a/b:1", "registry ghcr.io: no connection in time", true),
+            ("ghcr.io/a/b:1", "registry ghcr.io: its name could not be looked up", true),
+            ("ghcr.io/a/b:1", "registry ghcr.io: 503 service unavailable for a/b", false),
+            ("web:1", "registry localhost:5000: connection refused", false),
+        ] {
+            let image = image(text);
+            let lookup = Lookup { image: &image, fault: Some(fault.to_owned()) };
+            let found = check(&[lookup], Some("http://proxy.lan:3128"));
+            let remedy = &found[0].remedy;
+            assert_eq!(remedy.contains("(http://proxy.lan:3128)"), is_behind, "{fault}: {remedy}");
+            assert_eq!(remedy.contains("HTTPS_PROXY in /etc/evenkeel/agent.env"), is_behind, "{remedy}");
         }
     }
 
@@ -221,7 +254,7 @@ mod tests {
         let faults = [Some(down.clone()), Some(down), None];
         let lookups: Vec<Lookup<'_>> =
             images.iter().zip(faults).map(|(image, fault)| Lookup { image, fault }).collect();
-        let found = check(&lookups);
+        let found = check(&lookups, None);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].subject, "localhost:5000 (2 images)");
     }

@@ -28,6 +28,7 @@ use tokio::time::timeout;
 
 use self::key::KeySet;
 use self::payload::{Bundle, Expected, best, integrated_of_annotation};
+use super::answer::or_null;
 use super::content::{Listing, Page};
 use super::fault::Fault;
 use super::{Host, RegistryClient, subject};
@@ -290,11 +291,13 @@ impl Search<'_> {
 
 #[derive(Deserialize)]
 struct Index {
+    #[serde(deserialize_with = "or_null")]
     manifests: Vec<Descriptor>,
 }
 
 #[derive(Deserialize)]
 struct Manifest {
+    #[serde(deserialize_with = "or_null")]
     layers: Vec<Descriptor>,
 }
 
@@ -305,7 +308,7 @@ struct Descriptor {
     kind: String,
     #[serde(rename = "artifactType")]
     artifact_kind: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     annotations: BTreeMap<String, String>,
 }
 

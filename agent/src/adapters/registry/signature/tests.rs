@@ -219,7 +219,7 @@ async fn bundles_and_simple_signatures_among_the_referrers_are_valid() {
             }
         };
         let sbom = json!({"mediaType": MANIFEST_TYPE, "artifactType": "application/spdx+json",
-            "digest": Digest::of(b"sbom")});
+            "digest": Digest::of(b"sbom"), "annotations": null});
         world.put_referrers(&[sbom, referrer]).await;
         assert_eq!(world.verify().await, VALID, "form {form}");
     }
