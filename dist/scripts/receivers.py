@@ -16,8 +16,9 @@ SHAPES = {
         ],
         "allowed_mentions?": {"parse": lambda value: value == []},
     },
-    # Incoming webhooks; Mattermost and Rocket.Chat accept the same.
+    # Incoming webhooks.
     "slack": {"text": str},
+    "mattermost": {"text": str},
     # Bot API, sendMessage.
     "telegram": {
         "chat_id": lambda value: isinstance(value, (int, str)),
