@@ -36,6 +36,8 @@ SHAPES = {
     },
     # POST /message.
     "gotify": {"message": str, "title?": str, "priority?": int},
+    # PUT /_matrix/client/v3/rooms/{roomId}/send/m.room.message/{txnId}.
+    "matrix": {"msgtype": lambda value: value == "m.text", "body": str, "m.mentions?": {}},
     # A Power Automate workflow that posts the received adaptive card.
     "teams": {
         "type": lambda value: value == "message",

@@ -339,7 +339,7 @@ fn recipes_of_the_manual_escape_for_their_receiver_and_carry_time_machine_and_re
             }
         }
     }
-    for name in ["slack", "mattermost", "telegram", "ntfy", "gotify", "teams"] {
+    for name in ["slack", "mattermost", "telegram", "ntfy", "gotify", "matrix", "teams"] {
         assert!(names.iter().any(|found| found == name), "no recipe for {name}: {names:?}");
     }
 }
