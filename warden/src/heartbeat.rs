@@ -15,6 +15,7 @@ use std::time::Duration;
 use evenkeel_common::secret::Secret;
 use evenkeel_common::tls;
 use futures_util::{FutureExt, StreamExt, stream};
+use jiff::{SignedDuration, Timestamp};
 use reqwest::header::ACCEPT_ENCODING;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url};
@@ -39,6 +40,9 @@ pub const MAX_CONCURRENT: usize = 512;
 const SPACING: Duration = Duration::from_millis(10);
 /// Maximum number of bytes of a response body that are read.
 const MAX_BODY_BYTES: usize = 64 * 1024;
+/// If the wall clock has advanced by this much more than the monotonic one since the previous round, it was set forward, or
+/// this machine was suspended.
+const LEAP: SignedDuration = SignedDuration::from_secs(30);
 
 /// The HTTP client cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -53,8 +57,11 @@ pub struct Heartbeat {
     config: ConfigReceiver,
     collector: Arc<Collector>,
     interval: Duration,
-    /// When this warden first saw each agent without a URL. Polls that were due before do not make an agent offline.
+    /// When this warden first saw each agent without a URL, or its clock has leapt. Polls that were due before do not make an
+    /// agent offline.
     without_url: HashMap<String, Instant>,
+    /// When the previous round began, by both clocks.
+    last_round: (Timestamp, Instant),
 }
 
 impl Heartbeat {
@@ -65,6 +72,7 @@ impl Heartbeat {
             client: client(has_roots)?,
             has_roots,
             config,
+            last_round: (collector.now(), Instant::now()),
             collector,
             interval: INTERVAL,
             without_url: HashMap::new(),
@@ -101,10 +109,15 @@ impl Heartbeat {
         }
     }
 
-    /// Records which agents have no URL, and since when.
+    /// Records which agents have no URL, and since when. After a leap of the clock, all polls seem older than they are.
     fn note_without_url(&mut self, agents: &[AgentConfig]) {
         let mut before = std::mem::take(&mut self.without_url);
-        let now = Instant::now();
+        let (wall, now) = (self.collector.now(), Instant::now());
+        let (last_wall, last) = std::mem::replace(&mut self.last_round, (wall, now));
+        let passed = SignedDuration::try_from(now.duration_since(last)).unwrap_or(SignedDuration::MAX);
+        if wall.duration_since(last_wall).saturating_sub(passed) > LEAP {
+            before.clear();
+        }
         let without = agents.iter().filter(|agent| agent.url.is_none());
         let mut since = |agent: &AgentConfig| before.remove(&agent.id).unwrap_or(now);
         self.without_url = without.map(|agent| (agent.id.clone(), since(agent))).collect();

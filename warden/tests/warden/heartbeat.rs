@@ -193,6 +193,33 @@ async fn a_newly_configured_agent_without_a_url_gets_time_to_poll() {
     tasks.finish(Duration::ZERO).await;
 }
 
+/// The clock was set forward, or the machine with the warden was suspended: the polls seem older than they are.
+#[tokio::test(start_paused = true)]
+async fn a_leap_of_the_clock_makes_no_agent_offline() {
+    let clock = Arc::new(SetClock::default());
+    let retention = Retention { days: 90, bytes: 64 * 1024 * 1024 };
+    let (collector, collecting) = Collector::new(in_memory(), ["polls".to_owned()], retention, clock.clone());
+    let (tasks, stop) = (TaskSet::new(), CancellationToken::new());
+    tasks.spawn("collector", collecting.run(stop.clone()));
+    let agents = [("polls", String::new(), "t")];
+    let heartbeat = Heartbeat::new(support::config(&agents, &stop), collector.clone()).unwrap();
+    tasks.spawn("heartbeat", heartbeat.run(stop.clone()));
+    let online = || state_of(&collector.machine_records(), "polls").online;
+    for n in 0..20 {
+        clock.set_seconds(n * 10);
+        collector.record_poll("polls").await;
+        sleep(Duration::from_secs(10)).await;
+    }
+    clock.set_seconds(200 + 600);
+    sleep(Duration::from_secs(35)).await;
+    assert_eq!(online(), Some(true));
+    assert_eq!(lines(&collector), Vec::<serde_json::Value>::new());
+    sleep(Duration::from_secs(150)).await;
+    assert_eq!(online(), Some(false), "it has had the time for another poll");
+    stop.cancel();
+    tasks.finish(Duration::ZERO).await;
+}
+
 /// A warden's clock was ahead by a year while it received a poll, which all wardens know now.
 #[tokio::test(start_paused = true)]
 async fn a_poll_in_the_future_keeps_no_agent_online() {
