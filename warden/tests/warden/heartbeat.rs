@@ -124,6 +124,64 @@ async fn every_agent_is_probed_independently_of_the_others() {
     tasks.finish(Duration::ZERO).await;
 }
 
+/// A server on the loopback address that answers probes, its address, and how many it has answered.
+async fn local_agent() -> (MockServer, u16) {
+    let server = MockServer::start().await;
+    Mock::given(method("GET")).respond_with(ResponseTemplate::new(204)).mount(&server).await;
+    let port = server.address().port();
+    (server, port)
+}
+
+/// The warden's machine has lost its network or its resolver. An agent on the same machine still answers.
+#[tokio::test]
+async fn agents_whose_names_cannot_be_looked_up_are_not_offline_at_once_without_a_network() {
+    let (server, port) = local_agent().await;
+    let ids = ["one", "two", "local"];
+    let (collector, collecting) = new_collector(&ids, in_memory());
+    let (tasks, stop) = (TaskSet::new(), CancellationToken::new());
+    tasks.spawn("collector", collecting.run(stop.clone()));
+    let agents = [
+        ("one", "http://one.invalid:9090".to_owned(), "t"),
+        ("two", "http://two.invalid:9090".to_owned(), "u"),
+        ("local", format!("http://127.0.0.1:{port}"), "v"),
+    ];
+    let heartbeat = Heartbeat::new(support::config(&agents, &stop), collector.clone()).unwrap();
+    tasks.spawn("heartbeat", heartbeat.every(Duration::from_secs(2)).run(stop.clone()));
+    let online = || ids.map(|id| state_of(&collector.machine_records(), id).online);
+    while server.received_requests().await.unwrap().len() < 2 {
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(online(), [None, None, Some(true)], "after the first round");
+    eventually("the others are offline", || online() == [Some(false), Some(false), Some(true)]).await;
+    assert!(server.received_requests().await.unwrap().len() > 3, "after three rounds");
+    stop.cancel();
+    tasks.finish(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn an_agent_whose_name_cannot_be_looked_up_is_offline_at_once_if_others_answer() {
+    let (_server, port) = local_agent().await;
+    let ids = ["one", "two", "reachable"];
+    let (collector, collecting) = new_collector(&ids, in_memory());
+    let (tasks, stop) = (TaskSet::new(), CancellationToken::new());
+    tasks.spawn("collector", collecting.run(stop.clone()));
+    let agents = [
+        ("one", "http://one.invalid:9090".to_owned(), "t"),
+        ("two", "http://two.invalid:9090".to_owned(), "u"),
+        // Leads to this machine, but not by a loopback address.
+        ("reachable", format!("http://0.0.0.0:{port}"), "v"),
+    ];
+    let heartbeat = Heartbeat::new(support::config(&agents, &stop), collector.clone()).unwrap();
+    // There is no second round.
+    tasks.spawn("heartbeat", heartbeat.every(Duration::from_hours(1)).run(stop.clone()));
+    let online = || ids.map(|id| state_of(&collector.machine_records(), id).online);
+    eventually("the others are offline", || online() == [Some(false), Some(false), Some(true)]).await;
+    let reason = state_of(&collector.machine_records(), "one").reason.clone().unwrap();
+    assert!(reason.starts_with("cannot connect: "), "{reason}");
+    stop.cancel();
+    tasks.finish(Duration::ZERO).await;
+}
+
 /// More agents than can be probed at once: each is probed in turn, and none is offline because it had to wait.
 #[tokio::test]
 async fn more_agents_than_can_be_probed_at_once_are_all_probed() {
