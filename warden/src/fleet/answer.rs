@@ -121,7 +121,8 @@ fn probation_of_others(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -
     longest.map_or(USUAL_PROBATION, |longest| longest.min(MAX_PROBATION_OF_OTHERS))
 }
 
-/// Checks for a freeze or a withheld digest. These need no lease and can safely be answered from memory.
+/// Checks for a freeze or a withheld digest. A machine's verdict in the store counts, also one that was lifted, and else its
+/// report. These need no lease and can safely be answered from memory.
 pub fn held_by_decision(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Option<FleetAnswer> {
     let mut freezes = facts.decisions.freezes_at(now);
     if let Some(freeze) = freezes.find(|freeze| covers(&freeze.scope, asking.agent, asking.repository)) {
@@ -129,7 +130,9 @@ pub fn held_by_decision(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) 
         let why = format!("frozen by {} until {}: {}", freeze.by, freeze.until, freeze.reason);
         return Some(hold(Permission::Wait, "freeze", why, left.clamp(RETRY, MAX_RETRY), None));
     }
-    let failed = facts.record.withheld_from(asking.agent)?;
+    let Some(failed) = facts.record.withheld_from(asking.agent) else {
+        return held_by_report(asking, facts, now);
+    };
     let named: Vec<&str> = failed.agents.iter().take(MAX_NAMED).map(String::as_str).collect();
     let more = failed.more_agents + failed.agents.len().saturating_sub(MAX_NAMED) as u64;
     let why = format!(
@@ -139,6 +142,34 @@ pub fn held_by_decision(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) 
         failed.reason.map(|reason| format!(": {reason}")).unwrap_or_default()
     );
     Some(hold(Permission::No, "immunity", why, MAX_RETRY, failed.agents.into_iter().next()))
+}
+
+/// Refuses a digest that has failed on more machines than it is proven on, by the reports of those of which the store has no
+/// verdict: it was lost or restored.
+fn held_by_report(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Option<FleetAnswer> {
+    let (record, of, digest) = (facts.record, asking.repository, asking.digest);
+    if record.is_proven_at(asking.agent) {
+        return None;
+    }
+    let mut proven = record.agents.values().filter(|latest| latest.verdict == Verdict::Proven).count();
+    let mut failed: Vec<&str> = Vec::new();
+    for (agent, reported) in others(asking, facts, now) {
+        if record.agents.contains_key(*agent) {
+            continue;
+        }
+        if reported.has_failed(of, digest) {
+            failed.push(agent);
+        }
+        proven += usize::from(reported.proven_since(of, digest).is_some());
+    }
+    let first = failed.first().filter(|_| failed.len() > proven)?;
+    let more = failed.len().saturating_sub(MAX_NAMED);
+    let why = format!(
+        "it failed on {}{}, by its own report, and is blocked there",
+        failed[..failed.len() - more].join(", "),
+        if more > 0 { format!(" and {more} more") } else { String::new() },
+    );
+    Some(hold(Permission::No, "immunity", why, MAX_RETRY, Some((*first).to_owned())))
 }
 
 /// Makes ring n wait for the rings below, as far as machines there run the repository and will get the digest.

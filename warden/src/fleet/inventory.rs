@@ -109,6 +109,11 @@ impl Reported {
         images.find_map(|image| image.probation).unwrap_or(0)
     }
 
+    /// Reports whether the machine has blocked a digest because it failed there.
+    pub fn has_failed(&self, of: &str, digest: &str) -> bool {
+        self.images_of(of).any(|image| image.has_failed && image.blocked.as_deref() == Some(digest))
+    }
+
     /// Returns since when the machine has been running a digest, by the warden's clock.
     pub fn running_since(&self, of: &str, digest: &str) -> Option<Timestamp> {
         self.running.get(&format!("{of}@{digest}")).copied()
