@@ -78,7 +78,7 @@ all_start() {
 }
 
 store_works() {
-    docker exec "$NAME-warden-1" /evenkeel health --api http://127.0.0.1:8080 &&
+    docker exec "$NAME-warden-1" /evenkeel health --config /etc/evenkeel/warden.json &&
         curl -fs http://127.0.0.1:8080/health | grep -qx '{"status":"ok"}'
 }
 

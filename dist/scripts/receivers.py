@@ -16,8 +16,9 @@ SHAPES = {
         ],
         "allowed_mentions?": {"parse": lambda value: value == []},
     },
-    # Incoming webhooks; Mattermost and Rocket.Chat accept the same.
+    # Incoming webhooks.
     "slack": {"text": str},
+    "mattermost": {"text": str},
     # Bot API, sendMessage.
     "telegram": {
         "chat_id": lambda value: isinstance(value, (int, str)),
@@ -35,6 +36,8 @@ SHAPES = {
     },
     # POST /message.
     "gotify": {"message": str, "title?": str, "priority?": int},
+    # PUT /_matrix/client/v3/rooms/{roomId}/send/m.room.message/{txnId}.
+    "matrix": {"msgtype": lambda value: value == "m.text", "body": str, "m.mentions?": {}},
     # A Power Automate workflow that posts the received adaptive card.
     "teams": {
         "type": lambda value: value == "message",

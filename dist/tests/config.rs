@@ -295,7 +295,7 @@ fn the_shipped_unit_does_not_end_an_agent_whose_compose_run_the_kernel_has_kille
 /// What a registry or a container can put into a message, against what chat services interpret.
 #[test]
 fn recipes_of_the_manual_escape_for_their_receiver_and_carry_time_machine_and_reason() {
-    let hostile = "<!channel> & \"quoted\"\n\u{1b}[31m <https://evil.example|click>";
+    let hostile = "<!channel> & \"quoted\"\n\u{1b}[31m <https://evil.example|click> @all [x](y)";
     let at = "2026-01-02T03:04:05Z".parse().unwrap();
     let mut entry = AuditEntry::new(at, "web", Kind::ROLLED_BACK, Level::Warning, hostile);
     entry.reason = Some(format!("because {hostile}"));
@@ -325,14 +325,21 @@ fn recipes_of_the_manual_escape_for_their_receiver_and_carry_time_machine_and_re
                     let shown = sent["text"].as_str().unwrap();
                     assert!(!shown.contains('<'), "{page}:{line}: {shown}");
                     assert!(shown.contains("&lt;!channel&gt; &amp; "), "{page}:{line}: {shown}");
+                } else if name == "mattermost" {
+                    let shown = sent["text"].as_str().unwrap();
+                    assert!(!shown.contains(['<', '@', '[', ']']), "{page}:{line}: {shown}");
+                    assert!(shown.contains("(!channel) &amp; "), "{page}:{line}: {shown}");
                 } else {
                     assert_eq!(rendered.matches("<!channel>").count(), rendered.matches('&').count());
+                }
+                if name == "teams" {
+                    assert!(!rendered.contains("[x]"), "{page}:{line}: {rendered}");
                 }
                 names.push(name.to_owned());
             }
         }
     }
-    for name in ["slack", "telegram", "ntfy", "gotify", "teams"] {
+    for name in ["slack", "mattermost", "telegram", "ntfy", "gotify", "matrix", "teams"] {
         assert!(names.iter().any(|found| found == name), "no recipe for {name}: {names:?}");
     }
 }

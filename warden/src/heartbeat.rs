@@ -1,5 +1,6 @@
 //! The heartbeat: probes the `/health` endpoint of every agent, many at once, each with its own timeout (spec 6.4). An agent
-//! that cannot be probed for lack of local resources does not count as offline.
+//! that cannot be probed for lack of local resources does not count as offline, nor do those that cannot be reached while this
+//! machine seems to have no network.
 //!
 //! An agent without a URL is online while it polls a warden (DECISIONS 8).
 //!
@@ -7,14 +8,17 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use evenkeel_common::secret::Secret;
 use evenkeel_common::tls;
 use futures_util::{FutureExt, StreamExt, stream};
+use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::ACCEPT_ENCODING;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url};
@@ -33,12 +37,19 @@ use crate::reload::ConfigReceiver;
 const INTERVAL: Duration = Duration::from_secs(30);
 /// Timeout of one probe, from connecting to reading the last byte.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of the lookup of a name: shorter, so that a resolver without a network does not look like an agent that hangs.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(4);
+/// For how many rounds in a row this machine may seem to have no network.
+const MAX_CUT_OFF: u32 = 3;
 /// Limit on concurrent probes.
 pub const MAX_CONCURRENT: usize = 512;
 /// Time between the starts of two probes; shorter if a round would otherwise take more than half of the interval.
 const SPACING: Duration = Duration::from_millis(10);
 /// Maximum number of bytes of a response body that are read.
 const MAX_BODY_BYTES: usize = 64 * 1024;
+/// If the wall clock has advanced by this much more than the monotonic one since the previous round, it was set forward, or
+/// this machine was suspended.
+const LEAP: SignedDuration = SignedDuration::from_secs(30);
 
 /// The HTTP client cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -53,8 +64,13 @@ pub struct Heartbeat {
     config: ConfigReceiver,
     collector: Arc<Collector>,
     interval: Duration,
-    /// When this warden first saw each agent without a URL. Polls that were due before do not make an agent offline.
+    /// When this warden first saw each agent without a URL, or its clock has leapt. Polls that were due before do not make an
+    /// agent offline.
     without_url: HashMap<String, Instant>,
+    /// When the previous round began, by both clocks.
+    last_round: (Timestamp, Instant),
+    /// In how many rounds in a row this machine has seemed to have no network.
+    cut_off: u32,
 }
 
 impl Heartbeat {
@@ -65,9 +81,11 @@ impl Heartbeat {
             client: client(has_roots)?,
             has_roots,
             config,
+            last_round: (collector.now(), Instant::now()),
             collector,
             interval: INTERVAL,
             without_url: HashMap::new(),
+            cut_off: 0,
         })
     }
 
@@ -101,10 +119,15 @@ impl Heartbeat {
         }
     }
 
-    /// Records which agents have no URL, and since when.
+    /// Records which agents have no URL, and since when. After a leap of the clock, all polls seem older than they are.
     fn note_without_url(&mut self, agents: &[AgentConfig]) {
         let mut before = std::mem::take(&mut self.without_url);
-        let now = Instant::now();
+        let (wall, now) = (self.collector.now(), Instant::now());
+        let (last_wall, last) = std::mem::replace(&mut self.last_round, (wall, now));
+        let passed = SignedDuration::try_from(now.duration_since(last)).unwrap_or(SignedDuration::MAX);
+        if wall.duration_since(last_wall).saturating_sub(passed) > LEAP {
+            before.clear();
+        }
         let without = agents.iter().filter(|agent| agent.url.is_none());
         let mut since = |agent: &AgentConfig| before.remove(&agent.id).unwrap_or(now);
         self.without_url = without.map(|agent| (agent.id.clone(), since(agent))).collect();
@@ -119,7 +142,7 @@ impl Heartbeat {
     }
 
     /// Probes all agents, unless another warden holds the duty.
-    async fn round(&self, agents: &[AgentConfig]) {
+    async fn round(&mut self, agents: &[AgentConfig]) {
         if let Err(error) = self.collector.share_polls().await {
             tracing::debug!(%error, "cannot store the agents' last polls");
         }
@@ -131,24 +154,60 @@ impl Heartbeat {
                 return;
             }
         }
-        let skipped = AtomicU64::new(0);
+        let (skipped, has_network) = (AtomicU64::new(0), AtomicBool::new(false));
+        let unroutable = Mutex::new(Vec::new());
+        let heartbeat = &*self;
         let count = u32::try_from(agents.len()).unwrap_or(u32::MAX).max(1);
         let spacing = SPACING.min(self.interval / 2 / count);
         stream::iter(agents)
             .then(|agent| sleep(spacing).map(move |()| agent))
             .for_each_concurrent(MAX_CONCURRENT, |agent| async {
-                let Some(url) = &agent.url else { return self.judge_polls(&agent.id).await };
-                let probed = timeout(TIMEOUT, self.probe(url)).await;
-                match probed.unwrap_or_else(|_| Err(ProbeError::Agent(timed_out()))) {
-                    Ok(()) => self.record(&agent.id, Ok(())).await,
-                    Err(ProbeError::Agent(reason)) => self.record(&agent.id, Err(reason)).await,
-                    Err(ProbeError::Local) => drop(skipped.fetch_add(1, Ordering::Relaxed)),
+                let Some(url) = &agent.url else { return heartbeat.judge_polls(&agent.id).await };
+                let outcome = match timeout(TIMEOUT, heartbeat.probe(url)).await {
+                    Ok(Ok(())) => Ok(()),
+                    Ok(Err(ProbeError::Agent(reason))) => Err(reason),
+                    Ok(Err(ProbeError::Unroutable(reason))) => {
+                        unroutable.lock().push((agent.id.as_str(), reason));
+                        return;
+                    }
+                    Ok(Err(ProbeError::Local)) => {
+                        skipped.fetch_add(1, Ordering::Relaxed);
+                        return;
+                    }
+                    // This also happens without a network.
+                    Err(_) => return heartbeat.record(&agent.id, Err(timed_out())).await,
+                };
+                if !is_this_machine(url) {
+                    has_network.store(true, Ordering::Relaxed);
                 }
+                heartbeat.record(&agent.id, outcome).await;
             })
             .await;
         let skipped = skipped.into_inner();
         if skipped > 0 {
             tracing::warn!(skipped, "agents were not probed: this machine is out of files, ports or memory");
+        }
+        self.record_unroutable(unroutable.into_inner(), has_network.into_inner()).await;
+    }
+
+    /// Records the agents to which there is no route or whose names could not be looked up, unless this may be because this
+    /// machine has no network.
+    async fn record_unroutable(&mut self, agents: Vec<(&str, String)>, has_network: bool) {
+        let Some((_, reason)) = agents.first().filter(|_| !has_network) else {
+            self.cut_off = 0;
+            return self.record_all(agents).await;
+        };
+        self.cut_off = self.cut_off.saturating_add(1);
+        if self.cut_off > MAX_CUT_OFF {
+            return self.record_all(agents).await;
+        }
+        let skipped = agents.len();
+        tracing::warn!(skipped, reason, "agents were not reached: this machine may have no network");
+    }
+
+    async fn record_all(&self, offline: Vec<(&str, String)>) {
+        for (agent, reason) in offline {
+            self.record(agent, Err(reason)).await;
         }
     }
 
@@ -202,12 +261,39 @@ fn needs_roots(agents: &[AgentConfig]) -> bool {
     urls.any(|url| !url.expose().starts_with("http://"))
 }
 
+/// Reports whether a URL leads to this machine itself, so that an answer does not show that it has a network.
+fn is_this_machine(url: &Secret) -> bool {
+    let Ok(url) = Url::parse(url.expose()) else { return false };
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// Looks up the names of agents.
+struct Lookup;
+
+impl Resolve for Lookup {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(look_up(name))
+    }
+}
+
+async fn look_up(name: Name) -> Result<Addrs, Box<dyn std::error::Error + Send + Sync>> {
+    let found = timeout(LOOKUP_TIMEOUT, lookup_host((name.as_str(), 0))).await;
+    let too_long = || {
+        let why = format!("no answer to the lookup of its name within {} s", LOOKUP_TIMEOUT.as_secs());
+        io::Error::new(io::ErrorKind::TimedOut, why)
+    };
+    let addresses: Vec<SocketAddr> = found.map_err(|_| too_long())??.collect();
+    Ok(Box::new(addresses.into_iter()))
+}
+
 fn client(with_roots: bool) -> Result<Client, HeartbeatError> {
     let tls = if with_roots { tls::client_config() } else { tls::client_config_without_roots() };
     let client = Client::builder()
         .tls_backend_preconfigured(tls)
         .user_agent(concat!("evenkeel-warden/", env!("CARGO_PKG_VERSION")))
         .redirect(Policy::none())
+        .dns_resolver(Lookup)
         // Proxies from the environment are not meant for agents, and a pooled connection may be dead.
         .no_proxy()
         .pool_max_idle_per_host(0)
@@ -232,6 +318,9 @@ async fn is_health(mut response: Response) -> bool {
 enum ProbeError {
     /// The agent did not answer properly, or the network failed; with the reason.
     Agent(String),
+    /// There is no route to the agent, or its name could not be looked up; with the reason. If this machine has no network, it
+    /// says nothing about the agent.
+    Unroutable(String),
     /// This machine is out of resources, which says nothing about the agent.
     Local,
 }
@@ -246,17 +335,22 @@ fn probe_error(error: &(dyn std::error::Error + 'static)) -> ProbeError {
     if let Some(what) = tls::certificate_error(error) {
         return ProbeError::Agent(format!("its certificate is refused: {what}"));
     }
-    let is_connect = error.downcast_ref::<reqwest::Error>().is_some_and(reqwest::Error::is_connect);
+    let of_client = error.downcast_ref::<reqwest::Error>();
+    let is_connect = of_client.is_some_and(reqwest::Error::is_connect);
+    let mut is_unroutable = of_client.is_some_and(reqwest::Error::is_dns);
     let mut cause = error;
     loop {
-        if cause.downcast_ref::<io::Error>().is_some_and(is_local) {
+        let of_system = cause.downcast_ref::<io::Error>();
+        if of_system.is_some_and(is_local) {
             return ProbeError::Local;
         }
+        is_unroutable |= of_system.is_some_and(has_no_route);
         let Some(next) = cause.source() else { break };
         cause = next;
     }
     let text: String = cause.to_string().chars().filter(|c| !c.is_control()).take(200).collect();
-    ProbeError::Agent(if is_connect { format!("cannot connect: {text}") } else { text })
+    let reason = if is_connect { format!("cannot connect: {text}") } else { text };
+    if is_unroutable { ProbeError::Unroutable(reason) } else { ProbeError::Agent(reason) }
 }
 
 /// Judges a probe that failed for lack of local resources once more. `EADDRNOTAVAIL` also means that this machine has no
@@ -299,6 +393,12 @@ fn route(address: SocketAddr) -> io::Result<()> {
     UdpSocket::bind(own)?.connect(address)
 }
 
+/// Reports whether this machine has no route, rather than a router on the way.
+fn has_no_route(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::NETUNREACH | Errno::NETDOWN))
+}
+
 /// Reports whether this machine is out of resources.
 fn is_local(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
@@ -317,6 +417,9 @@ mod tests {
         let of = |code: Errno| probe_error(&io::Error::from_raw_os_error(code.raw_os_error()));
         for local in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::ADDRNOTAVAIL] {
             assert_eq!(of(local), ProbeError::Local, "{local}");
+        }
+        for unroutable in [Errno::NETUNREACH, Errno::NETDOWN] {
+            assert!(matches!(of(unroutable), ProbeError::Unroutable(_)), "{unroutable}");
         }
         for remote in [Errno::CONNREFUSED, Errno::HOSTUNREACH, Errno::TIMEDOUT] {
             assert!(matches!(of(remote), ProbeError::Agent(_)), "{remote}");
@@ -346,7 +449,7 @@ mod tests {
                 SocketAddr::V6(_) => Err(io::Error::from_raw_os_error(Errno::ADDRNOTAVAIL.raw_os_error())),
             };
             match judged_again(addresses, route).await {
-                ProbeError::Agent(reason) => Some(reason),
+                ProbeError::Agent(reason) | ProbeError::Unroutable(reason) => Some(reason),
                 ProbeError::Local => None,
             }
         };

@@ -12,12 +12,15 @@ use reqwest::header::RETRY_AFTER;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::UNIT_VARIABLES;
 use crate::config::{Config, WithoutServices};
 
 /// Default address of an agent's API.
 const DEFAULT_API: &str = "http://127.0.0.1:9090";
+/// Default port of a warden's API.
+const WARDEN_PORT: u16 = 8080;
 /// The variable with the login, as `user:password`, of a reverse proxy in front of the agent's API.
 const LOGIN: &str = "EVENKEEL_API_LOGIN";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -106,8 +109,8 @@ pub(super) struct Client {
 
 impl Client {
     /// Creates a client of the agent at `api`, with the login of `EVENKEEL_API_LOGIN` if there is one, or else of the agent in the
-    /// configuration file. If that file can't be read or has faults, it uses the address in it as far as that is readable, or else
-    /// the default one: an agent that was started before the fault was made still runs.
+    /// configuration file, which may also be that of a warden. If that file can't be read or has faults, it uses the address in it
+    /// as far as that is readable, or else the default one: an agent that was started before the fault was made still runs.
     pub(super) fn new(api: Option<&str>, config: &Path) -> Result<Self, ClientError> {
         match api {
             Some(api) => Self::at(api, Peer::Agent)?.with_login(std::env::var(LOGIN).ok()),
@@ -355,15 +358,19 @@ fn preferred(addresses: impl IntoIterator<Item = String>) -> Option<String> {
     addresses.into_iter().min_by_key(|address| !always.iter().any(|start| address.starts_with(start)))
 }
 
-/// Returns the address of the agent in the configuration file, or else the default address.
+/// Returns the address of the agent or the warden in the configuration file, or else the default address.
 fn configured(config: &Path) -> String {
+    let tree = read_tree(config);
+    if let Some((address, base_path)) = of_warden(&tree) {
+        return format!("{}{base_path}", reachable(&address));
+    }
     let (address, base_path) = match read(config) {
         Ok(config) => {
             let api = config.map(|config| config.api).unwrap_or_default();
             (preferred(api.addresses), api.base_path)
         }
         Err(error) => {
-            let (address, base_path) = (salvaged(config), BasePath::default());
+            let (address, base_path) = (salvaged(&tree["api"]), BasePath::default());
             let used = address.as_deref().map_or_else(|| DEFAULT_API.to_owned(), reachable);
             eprint_line(format_args!(
                 "evenkeel: warning: {error}\nevenkeel: asking the agent at {used} all the same"
@@ -375,12 +382,30 @@ fn configured(config: &Path) -> String {
     format!("{address}{base_path}")
 }
 
-/// Returns a valid listen address of a file with faults elsewhere.
-fn salvaged(config: &Path) -> Option<String> {
-    let text = source::read(config).ok()?;
-    let tree = json::parse(&text, &mut Findings::default()).ok()?;
-    let addresses = tree["api"]["address"].as_array()?.iter().filter_map(serde_json::Value::as_str);
+/// Returns the file as JSON, whatever else is wrong with it; `null` if it can't be read.
+fn read_tree(config: &Path) -> Value {
+    let text = source::read(config).unwrap_or_default();
+    json::parse(&text, &mut Findings::default()).unwrap_or_default()
+}
+
+/// Returns a valid one of the listen addresses in `api`.
+fn salvaged(api: &Value) -> Option<String> {
+    let addresses = api["address"].as_array()?.iter().filter_map(Value::as_str);
     preferred(addresses.filter(|text| address::parse(text).is_ok()).map(str::to_owned))
+}
+
+/// Returns where a warden listens, and its base path, if the file is that of a warden: only that one lists agents.
+fn of_warden(file: &Value) -> Option<(String, BasePath)> {
+    file.get("agents")?;
+    let api = &file["api"];
+    // A port may also be a number.
+    let port = match &api["port"] {
+        Value::String(text) => address::port(text),
+        other => address::port(&other.to_string()),
+    };
+    let address = salvaged(api).unwrap_or_else(|| format!(":{}", port.unwrap_or(WARDEN_PORT)));
+    let base_path = api["base_path"].as_str().and_then(|text| BasePath::parse(text).ok());
+    Some((address, base_path.unwrap_or_default()))
 }
 
 /// Returns the URL at which this machine reaches a listen address.
@@ -450,6 +475,20 @@ mod tests {
         }
         let missing = Client::new(None, Path::new("/none")).unwrap();
         assert_eq!(missing.api.as_str(), "http://127.0.0.1:9090/");
+        // The health check of the warden's image.
+        for (api, used) in [
+            (r#""port": "8081""#, "http://127.0.0.1:8081/"),
+            (r#""port": 8082, "base_path": "/warden""#, "http://127.0.0.1:8082/warden"),
+            (r#""address": ["10.8.0.1:8083", "127.0.0.1:8084"], "port": 8082"#, "http://127.0.0.1:8084/"),
+            (r#""address": ["10.8.0.1:8083"]"#, "http://10.8.0.1:8083/"),
+            (r#""port": """#, "http://127.0.0.1:8080/"),
+            (r#""port": "nonsense""#, "http://127.0.0.1:8080/"),
+            (r#""token": "$TOKEN""#, "http://127.0.0.1:8080/"),
+        ] {
+            let file = format!(r#"{{"api": {{{api}}}, "agents": []}}"#);
+            assert_eq!(of(&file).unwrap(), used, "{file}");
+        }
+        assert_eq!(of(r#"{"agents": []}"#).unwrap(), "http://127.0.0.1:8080/");
         // With an explicit address no file is needed.
         let path = folder.path().join("config.json");
         assert_eq!(Client::new(Some("http://a"), &path).unwrap().api.as_str(), "http://a/");
@@ -490,7 +529,7 @@ mod tests {
         let text = "http://operator:hunter2@127.0.0.1:1/base";
         let client = Client::new(Some(text), Path::new("/none")).unwrap();
         assert_eq!(client.api.as_str(), text);
-        let unreachable = client.get::<serde_json::Value>(&["status"]).await.unwrap_err();
+        let unreachable = client.get::<Value>(&["status"]).await.unwrap_err();
         let of_warden = Client::of_warden(Some(text), Secret::new("t"), Path::new("/none")).unwrap();
         let mut errors = vec![unreachable.to_string(), client.foreign("404").to_string()];
         for status in [StatusCode::UNAUTHORIZED, StatusCode::NOT_FOUND] {

@@ -191,7 +191,7 @@ fn restricted() -> Environment<'static> {
 type Field = (&'static str, &'static str, fn(&AuditEntry) -> String);
 
 /// The names that a template may use, in both notations. A field without a value is an empty string.
-const FIELDS: [Field; 12] = [
+const FIELDS: [Field; 13] = [
     ("service", "Service", |entry| entry.service.clone()),
     ("event", "Event", |entry| entry.event.to_string()),
     ("message", "Message", |entry| short(&entry.message)),
@@ -204,7 +204,35 @@ const FIELDS: [Field; 12] = [
     ("timestamp", "Timestamp", |entry| entry.timestamp.to_string()),
     ("level", "Level", |entry| entry.level.to_string()),
     ("machine", "Machine", |entry| entry.machine.clone()),
+    ("id", "Id", id),
 ];
+
+/// Identifies an entry, also when it is sent again, in characters that mean nothing in a URL. A sample has no number.
+fn id(entry: &AuditEntry) -> String {
+    let number = match entry.seq {
+        Some(seq) => format!("{}-{seq}", entry.epoch.as_deref().unwrap_or_default()),
+        None => entry.timestamp.as_millisecond().to_string(),
+    };
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~".contains(c);
+    format!("{}-{number}", entry.machine).chars().map(|c| if is_plain(c) { c } else { '_' }).collect()
+}
+
+/// The forms of `id` in a URL. Nothing else is replaced there: a URL may contain any secret.
+const ID_IN_URL: [&str; 4] = ["{{ id }}", "{{id}}", "{{ .Id }}", "{{.Id}}"];
+
+fn with_id(url: &str, id: &str) -> String {
+    ID_IN_URL.iter().fold(url.to_owned(), |url, form| url.replace(form, id))
+}
+
+/// Returns the URL to which an entry is sent.
+pub(crate) fn url_for(url: &str, entry: &AuditEntry) -> String {
+    with_id(url, &id(entry))
+}
+
+/// Returns the URL with a colon for the id, which separates the parts beside it.
+pub(crate) fn without_id(url: &str) -> String {
+    with_id(url, ":")
+}
 
 /// Returns the beginning of `text` that receivers with a limit accept, with an ellipsis if it was cut.
 fn short(text: &str) -> String {
@@ -370,6 +398,19 @@ mod tests {
         assert!(twice.render(&entry).unwrap().len() < LONGEST_BODY);
         let replaced = Template::new("{{ message|replace('a', 'bc')|upper|length }}", Escape::None).unwrap();
         assert_eq!(replaced.render(&entry).unwrap(), "2001", "the message is cut, which a sign shows");
+    }
+
+    #[test]
+    fn the_id_is_that_of_the_entry_and_means_nothing_in_a_url() {
+        let of = |machine: &str, seq: Option<u64>, epoch: Option<&str>| {
+            let machine = machine.to_owned();
+            url_for("/{{ id }}", &AuditEntry { machine, seq, epoch: epoch.map(str::to_owned), ..entry() })
+        };
+        assert_eq!(of("nas-1", Some(7), Some("e1")), "/nas-1-e1-7");
+        assert_eq!(of("a/../b?é", Some(8), None), "/a_.._b__--8");
+        assert_eq!(of("nas-1", None, None), "/nas-1-1767323045000");
+        assert_eq!(url_for("{{id}}{{ .Id }}{{.Id}}", &entry()), "-1767323045000".repeat(3));
+        assert_eq!(without_id("/{{ id }}/{{ message }}"), "/:/{{ message }}");
     }
 
     #[test]

@@ -225,6 +225,7 @@ fn images_of(worker: &Handle, record: &evenkeel_common::wire::ServiceStatus) -> 
                 .blocked
                 .as_ref()
                 .map(ToString::to_string),
+            has_failed: service.blocks_a_failure(&configured.configured),
             gate: waiting.map(|waiting| waiting.gate.clone()),
             why: waiting.map(|waiting| waiting.why.clone()),
             probation: u32::try_from(worker.config.health_grace.as_secs()).ok(),

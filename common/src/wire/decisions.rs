@@ -218,6 +218,9 @@ pub struct InventoryImage {
     /// The blocked digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked: Option<String>,
+    /// Whether the blocked digest is known to have failed there, and was not left by a person. Absent otherwise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_failed: bool,
     /// Name of the gate that holds the update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<String>,

@@ -9,5 +9,5 @@ USER 10002:10002
 VOLUME ["/var/lib/evenkeel-warden"]
 EXPOSE 8080
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=30s --timeout=15s --start-period=10s --retries=3 CMD ["/evenkeel", "health", "--api", "http://127.0.0.1:8080"]
+HEALTHCHECK --interval=30s --timeout=15s --start-period=10s --retries=3 CMD ["/evenkeel", "health", "--config", "/etc/evenkeel/warden.json"]
 ENTRYPOINT ["/evenkeel", "--mode", "warden"]

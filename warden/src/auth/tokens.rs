@@ -19,6 +19,8 @@ use subtle::ConstantTimeEq;
 pub const TOKEN: &str = "token";
 /// Lifetime of a session; the page renews it after half of this time.
 pub const SESSION_LIFETIME: Duration = Duration::from_hours(7 * 24);
+/// How far the clocks of two wardens may differ.
+const AHEAD: Duration = Duration::from_hours(1);
 /// Prefix of every session; it includes the version of the format.
 const SESSION_PREFIX: &str = "s1.";
 /// Rounds of PBKDF2. With a stolen session, the token can be guessed offline; this makes each guess expensive.
@@ -75,14 +77,16 @@ impl Tokens {
         format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(tag))
     }
 
-    /// Returns the remaining lifetime of a session; `None` if it has expired or was not signed with this key.
+    /// Returns the remaining lifetime of a session; `None` if it has expired or was not signed with this key, or if it lasts
+    /// longer than any may: it was made while a warden's clock was wrong.
     pub fn session_remaining(&self, value: &str, now: Timestamp) -> Option<Duration> {
         let (signed, tag) = value.strip_prefix(SESSION_PREFIX).and(value.rsplit_once('.'))?;
         let tag = BASE64_URL_SAFE_NO_PAD.decode(tag).ok()?;
         hmac::verify(&self.session_key, signed.as_bytes(), &tag).ok()?;
         let end: i64 = signed.strip_prefix(SESSION_PREFIX)?.parse().ok()?;
         let left = end.checked_sub(now.as_second())?;
-        u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_secs)
+        let left = u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_secs);
+        left.filter(|left| *left <= SESSION_LIFETIME + AHEAD)
     }
 }
 
@@ -223,6 +227,9 @@ mod tests {
             Some(Duration::from_secs(1))
         );
         assert_eq!(tokens.session_remaining(&session, later(SESSION_LIFETIME.as_secs())), None);
+        let ahead = |seconds| tokens.session_remaining(&tokens.session(later(seconds)), now);
+        assert_eq!(ahead(3600), Some(SESSION_LIFETIME + AHEAD), "another warden's clock is ahead");
+        assert_eq!(ahead(365 * 24 * 3600), None, "the clock was wrong for a while");
         let sibling = Tokens::new(&Secret::new("people"), &[]);
         assert!(sibling.session_remaining(&session, now).is_some(), "another warden with the same token");
         let other = Tokens::new(&Secret::new("another"), &[]);

@@ -16,11 +16,12 @@ use super::Collector;
 use crate::fleet::answer::{self, Answered, Asking, Facts, Rules};
 use crate::fleet::decisions::{DECISIONS, Decision, Decisions, FUSE, Fuse, FuseRule};
 use crate::fleet::inventory::{self, Reported};
+use crate::fleet::is_possible;
 use crate::fleet::lease::{self, Leases};
 use crate::fleet::retention::{self, Outdated, Reduced};
 use crate::fleet::state::{bytes, parse};
 use crate::fleet::verdict::{self, DigestRecord};
-use crate::fleet::view::{POLLS, View, is_possible_poll};
+use crate::fleet::view::{POLLS, View};
 use crate::keep::{Change, KeepError, Outcome, Versioned};
 
 /// Time limit for answering an agent, whose own timeout is 2 s (DECISIONS 8).
@@ -439,13 +440,13 @@ impl Collector {
     pub async fn share_polls(&self) -> Result<(), KeepError> {
         let now = self.clock.now();
         let mut mine = std::mem::take(&mut *self.fleet.polls.lock());
-        mine.retain(|_, at| is_possible_poll(*at, now));
+        mine.retain(|_, at| is_possible(*at, now));
         if mine.is_empty() {
             return Ok(());
         }
         let shared = self.update(POLLS, |value| {
             let mut polls: BTreeMap<String, Timestamp> = parse(value).unwrap_or_default();
-            polls.retain(|_, at| now.duration_since(*at) < POLL_RETENTION && is_possible_poll(*at, now));
+            polls.retain(|_, at| now.duration_since(*at) < POLL_RETENTION && is_possible(*at, now));
             for (agent, at) in &mine {
                 polls.entry(agent.clone()).and_modify(|known| *known = (*at).max(*known)).or_insert(*at);
             }
@@ -466,7 +467,7 @@ impl Collector {
         let mine = self.fleet.polls.lock().get(agent).copied();
         let shared = self.fleet.view.lock().last_poll(agent);
         let now = self.clock.now();
-        mine.into_iter().chain(shared).filter(|at| is_possible_poll(*at, now)).max()
+        mine.into_iter().chain(shared).filter(|at| is_possible(*at, now)).max()
     }
 
     /// Returns the time by which the retention judges what is too old: that of the last one while the clock may be wrong.

@@ -7,8 +7,9 @@ use jiff::{SignedDuration, Timestamp};
 use super::decisions::{Decisions, covers};
 use super::entry::format_duration;
 use super::inventory::{Reported, is_recent};
+use super::is_possible;
 use super::lease::{Holder, Leases};
-use super::verdict::{DigestRecord, Verdict};
+use super::verdict::{AgentVerdict, DigestRecord, Verdict};
 pub use crate::config::Rules;
 
 /// Seconds after which a lease must be renewed.
@@ -120,7 +121,8 @@ fn probation_of_others(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -
     longest.map_or(USUAL_PROBATION, |longest| longest.min(MAX_PROBATION_OF_OTHERS))
 }
 
-/// Checks for a freeze or a withheld digest. These need no lease and can safely be answered from memory.
+/// Checks for a freeze or a withheld digest. A machine's verdict in the store counts, also one that was lifted, and else its
+/// report. These need no lease and can safely be answered from memory.
 pub fn held_by_decision(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Option<FleetAnswer> {
     let mut freezes = facts.decisions.freezes_at(now);
     if let Some(freeze) = freezes.find(|freeze| covers(&freeze.scope, asking.agent, asking.repository)) {
@@ -128,7 +130,9 @@ pub fn held_by_decision(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) 
         let why = format!("frozen by {} until {}: {}", freeze.by, freeze.until, freeze.reason);
         return Some(hold(Permission::Wait, "freeze", why, left.clamp(RETRY, MAX_RETRY), None));
     }
-    let failed = facts.record.withheld_from(asking.agent)?;
+    let Some(failed) = facts.record.withheld_from(asking.agent) else {
+        return held_by_report(asking, facts, now);
+    };
     let named: Vec<&str> = failed.agents.iter().take(MAX_NAMED).map(String::as_str).collect();
     let more = failed.more_agents + failed.agents.len().saturating_sub(MAX_NAMED) as u64;
     let why = format!(
@@ -138,6 +142,34 @@ pub fn held_by_decision(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) 
         failed.reason.map(|reason| format!(": {reason}")).unwrap_or_default()
     );
     Some(hold(Permission::No, "immunity", why, MAX_RETRY, failed.agents.into_iter().next()))
+}
+
+/// Refuses a digest that has failed on more machines than it is proven on, by the reports of those of which the store has no
+/// verdict: it was lost or restored.
+fn held_by_report(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Option<FleetAnswer> {
+    let (record, of, digest) = (facts.record, asking.repository, asking.digest);
+    if record.is_proven_at(asking.agent) {
+        return None;
+    }
+    let mut proven = record.agents.values().filter(|latest| latest.verdict == Verdict::Proven).count();
+    let mut failed: Vec<&str> = Vec::new();
+    for (agent, reported) in others(asking, facts, now) {
+        if record.agents.contains_key(*agent) {
+            continue;
+        }
+        if reported.has_failed(of, digest) {
+            failed.push(agent);
+        }
+        proven += usize::from(reported.proven_since(of, digest).is_some());
+    }
+    let first = failed.first().filter(|_| failed.len() > proven)?;
+    let more = failed.len().saturating_sub(MAX_NAMED);
+    let why = format!(
+        "it failed on {}{}, by its own report, and is blocked there",
+        failed[..failed.len() - more].join(", "),
+        if more > 0 { format!(" and {more} more") } else { String::new() },
+    );
+    Some(hold(Permission::No, "immunity", why, MAX_RETRY, Some((*first).to_owned())))
 }
 
 /// Makes ring n wait for the rings below, as far as machines there run the repository and will get the digest.
@@ -181,7 +213,7 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
     let mut waits = Vec::new();
     let mut not_on = Vec::new();
     for (agent, reported) in candidates {
-        let since = proven_since(record, agent, reported, asking, told_from);
+        let since = proven_since((record, agent), reported, asking, told_from, now);
         let wait = since.map(|since| soak.saturating_sub(now.duration_since(since)));
         if wait.is_none_or(|wait| wait > SignedDuration::ZERO) {
             not_on.push(*agent);
@@ -213,13 +245,14 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
 /// Returns since when a machine has proven the digest. What it has only reported, without a verdict, counts from when the asking
 /// machine has found the digest, or runs it: a false report from before the release must not stand for the soak.
 fn proven_since(
-    record: &DigestRecord,
-    agent: &str,
+    (record, agent): (&DigestRecord, &str),
     reported: &Reported,
     asking: &Asking<'_>,
     told_from: Option<Timestamp>,
+    now: Timestamp,
 ) -> Option<Timestamp> {
-    let verdict = record.agents.get(agent).filter(|latest| latest.verdict == Verdict::Proven);
+    let is_proof = |latest: &&AgentVerdict| latest.verdict == Verdict::Proven && is_possible(latest.at, now);
+    let verdict = record.agents.get(agent).filter(is_proof);
     let told = || Some(reported.proven_since(asking.repository, asking.digest)?.max(told_from?));
     verdict.map(|latest| latest.since).or_else(told)
 }

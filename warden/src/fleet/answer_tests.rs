@@ -188,6 +188,38 @@ fn a_freeze_holds_what_it_covers_and_leaves_a_lease() {
     assert_eq!(world.word("b", 0, 150), GO, "the freeze does not cover this machine");
 }
 
+/// The warden's clock was ahead by a year.
+#[test]
+fn what_was_recorded_by_a_clock_that_was_ahead_holds_nothing() {
+    let (hour, year) = (3600, 365 * 86_400);
+    let mut world = World::new(&[]);
+    let mut state = FleetState::default();
+    let freeze = super::super::decisions::Decision::Freeze {
+        reason: "audit".to_owned(),
+        until: at(year + hour),
+        scope: evenkeel_common::wire::FreezeScope::default(),
+    };
+    state.decide(freeze, 1, at(year));
+    let value = state.changed().remove(0).1;
+    world.decisions = serde_json::from_slice(&value).unwrap();
+    assert_eq!(world.word("a", 0, year), held(Permission::Wait, "freeze"));
+    assert_eq!(world.word("a", 0, 0), GO);
+
+    let proven = |image: &mut InventoryImage| {
+        (image.digest, image.proven_at) = (Some("d".to_owned()), Some(at(0)));
+    };
+    let mut world = World::new(&[("a", "updated", year)]);
+    let finds = reports(1, &[("1", false, 0), ("1", true, 10)]);
+    world.machines = vec![("a", reported(0, proven)), ("x", finds)];
+    assert_eq!(world.word("x", 1, 10 + 1799), held(Permission::Wait, "ring"), "it soaks");
+    assert_eq!(world.word("x", 1, 10 + 1800), GO);
+
+    let mut off = reported(0, |_| {});
+    off.at = at(year);
+    let mut world = World { machines: vec![("off", off)], ..World::new(&[]) };
+    assert_eq!(world.word("x", 1, hour), GO, "a machine is not waited for until then");
+}
+
 #[test]
 fn a_higher_ring_waits_for_a_machine_whose_report_may_be_on_its_way() {
     let mut world = World { missing: Some("c"), ..World::new(&[]) };

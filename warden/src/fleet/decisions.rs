@@ -7,7 +7,7 @@ use evenkeel_common::wire::{FailedDigest, FleetDecisions, FleetEntry, Freeze, Fr
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{entry, repository};
+use super::{AHEAD, entry, repository};
 pub use crate::config::FuseRule;
 
 /// Name of the value that holds the decisions.
@@ -98,7 +98,7 @@ struct Failure {
 impl Decisions {
     /// Returns the freezes in force.
     pub fn freezes_at(&self, now: Timestamp) -> impl Iterator<Item = &Freeze> {
-        self.freezes.iter().filter(move |freeze| freeze.until > now)
+        self.freezes.iter().filter(move |freeze| is_in_force(freeze, now))
     }
 
     /// Returns the decisions in force, with the remaining seconds of each freeze.
@@ -119,7 +119,7 @@ impl Decisions {
     /// Adds a freeze. Returns `None` if there are already too many; this limit does not apply to the fuse, which only adds one
     /// if none covers the whole fleet.
     pub(super) fn freeze(&mut self, freeze: Freeze, now: Timestamp) -> Option<FleetEntry> {
-        self.freezes.retain(|freeze| freeze.until > now);
+        self.freezes.retain(|freeze| is_in_force(freeze, now));
         if freeze.by != BY_FUSE && self.freezes.len() >= MAX_FREEZES {
             return None;
         }
@@ -138,7 +138,7 @@ impl Decisions {
 
     /// Ends a freeze, or all. Returns `None` if there is none.
     pub(super) fn thaw(&mut self, id: Option<&str>, now: Timestamp) -> Option<FleetEntry> {
-        self.freezes.retain(|freeze| freeze.until > now);
+        self.freezes.retain(|freeze| is_in_force(freeze, now));
         let ends = |freeze: &Freeze| id.is_none_or(|id| freeze.id == id);
         let ended: Vec<Freeze> = self.freezes.iter().filter(|freeze| ends(freeze)).cloned().collect();
         self.freezes.retain(|freeze| !ends(freeze));
@@ -248,6 +248,12 @@ pub(super) fn freeze_of(id: u64, by: &str, reason: String, until: Timestamp, now
         scope: FreezeScope::default(),
         agents: Vec::new(),
     }
+}
+
+/// Reports whether a freeze is in force. One that ends later than any freeze may was made while a warden's clock was wrong.
+fn is_in_force(freeze: &Freeze, now: Timestamp) -> bool {
+    let left = freeze.until.duration_since(now);
+    left.is_positive() && left <= MAX_FREEZE + AHEAD
 }
 
 fn what(scope: &FreezeScope) -> String {

@@ -21,9 +21,10 @@ const UNPROVEN: SignedDuration = SignedDuration::from_hours(1);
 /// A machine that has not reported for this long is not waited for, and is not part of the figures: it may be switched off.
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(24);
 
-/// Reports whether a report that arrived then still says something about its machine.
+/// Reports whether a report that arrived then still says something about its machine. How old one from the future is, is not
+/// known: a warden's clock was wrong.
 pub fn is_recent(at: Timestamp, now: Timestamp) -> bool {
-    now.duration_since(at) < MAX_AGE
+    now.duration_since(at).abs() < MAX_AGE
 }
 
 /// The latest report of one machine: a value of the store, see [`name`].
@@ -108,6 +109,11 @@ impl Reported {
         images.find_map(|image| image.probation).unwrap_or(0)
     }
 
+    /// Reports whether the machine has blocked a digest because it failed there.
+    pub fn has_failed(&self, of: &str, digest: &str) -> bool {
+        self.images_of(of).any(|image| image.has_failed && image.blocked.as_deref() == Some(digest))
+    }
+
     /// Returns since when the machine has been running a digest, by the warden's clock.
     pub fn running_since(&self, of: &str, digest: &str) -> Option<Timestamp> {
         self.running.get(&format!("{of}@{digest}")).copied()
@@ -156,7 +162,7 @@ fn past(before: Option<&Reported>, inventory: &Inventory, now: Timestamp) -> BTr
     let latest = before.inventory.images.iter().map(|image| (repository(&image.image).to_owned(), before.at));
     let mut past: BTreeMap<String, Timestamp> = before.past.clone();
     past.extend(latest);
-    past.retain(|name, at| now.duration_since(*at) < PAST && !reported.contains(name.as_str()));
+    past.retain(|name, at| now.duration_since(*at).abs() < PAST && !reported.contains(name.as_str()));
     let mut times: Vec<Timestamp> = past.values().copied().collect();
     times.sort_unstable_by(|one, other| other.cmp(one));
     if let Some(oldest) = times.get(MAX_PAST - 1) {

@@ -16,8 +16,20 @@ pub(crate) mod testing;
 pub mod verdict;
 pub mod view;
 
+use jiff::{SignedDuration, Timestamp};
+
 pub use machine::Machine;
 pub use machines::Machines;
+
+/// How far the clocks of two wardens may differ. It is longer than [`view::NO_POLL`]: an agent that polls a warden whose clock
+/// is ahead must not be offline for the others.
+pub(crate) const AHEAD: SignedDuration = SignedDuration::from_hours(1);
+
+/// Reports whether something may have happened at this time. If it is later, a warden's clock was wrong: it would count until
+/// that time comes.
+pub fn is_possible(at: Timestamp, now: Timestamp) -> bool {
+    at.duration_since(now) < AHEAD
+}
 
 /// Returns an image reference without its tag and digest.
 pub fn repository(image: &str) -> &str {

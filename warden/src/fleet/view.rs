@@ -23,16 +23,6 @@ pub const POLLS: &str = "polls";
 /// An agent without a URL that has not polled for this long is offline (DECISIONS 8).
 pub const NO_POLL: SignedDuration = SignedDuration::from_secs(120);
 
-/// How far the clocks of two wardens may differ. It is longer than [`NO_POLL`]: an agent that polls a warden whose clock is
-/// ahead must not be offline for the others.
-const AHEAD: SignedDuration = SignedDuration::from_hours(1);
-
-/// Reports whether a poll may have been at this time. A later one was recorded while a warden's clock was wrong: it would
-/// count until that time comes.
-pub fn is_possible_poll(at: Timestamp, now: Timestamp) -> bool {
-    at.duration_since(now) < AHEAD
-}
-
 /// Maximum number of digests of tags that one agent receives.
 const MAX_SEEN: usize = 2000;
 /// Approximate size limit of the decisions that an agent receives, in bytes. Earlier agents read 4 MiB.

@@ -10,14 +10,16 @@ mod fold;
 pub mod postgres;
 mod query;
 
+use std::ops::RangeInclusive;
+
 use async_trait::async_trait;
 use evenkeel_common::wire::FleetEntry;
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use crate::fleet::Machine;
 use crate::fleet::decisions::{Decision, FuseRule};
+use crate::fleet::{AHEAD, Machine};
 
 pub use fold::{Folded, Needs, fold, needs};
 pub use query::{MAX_PAGE, Page, Query, SCAN_BUDGET};
@@ -124,6 +126,17 @@ pub struct Retention {
     pub days: u32,
     /// When the text of all entries is larger, the oldest entries of the agent with the most text are removed. Bytes.
     pub bytes: u64,
+}
+
+impl Retention {
+    /// Returns when entries arrived that are not too old, in microseconds. One that seems to have arrived later did so while a
+    /// clock was wrong: it is older than the next one.
+    fn kept(&self, now: Timestamp) -> RangeInclusive<i64> {
+        let age = i64::from(self.days).saturating_mul(24 * 3600 * 1_000_000);
+        let now = now.as_microsecond();
+        let ahead = i64::try_from(AHEAD.as_micros()).unwrap_or(i64::MAX);
+        now.saturating_sub(age)..=now.saturating_add(ahead)
+    }
 }
 
 /// The size of the store.

@@ -124,6 +124,64 @@ async fn every_agent_is_probed_independently_of_the_others() {
     tasks.finish(Duration::ZERO).await;
 }
 
+/// A server on the loopback address that answers probes, its address, and how many it has answered.
+async fn local_agent() -> (MockServer, u16) {
+    let server = MockServer::start().await;
+    Mock::given(method("GET")).respond_with(ResponseTemplate::new(204)).mount(&server).await;
+    let port = server.address().port();
+    (server, port)
+}
+
+/// The warden's machine has lost its network or its resolver. An agent on the same machine still answers.
+#[tokio::test]
+async fn agents_whose_names_cannot_be_looked_up_are_not_offline_at_once_without_a_network() {
+    let (server, port) = local_agent().await;
+    let ids = ["one", "two", "local"];
+    let (collector, collecting) = new_collector(&ids, in_memory());
+    let (tasks, stop) = (TaskSet::new(), CancellationToken::new());
+    tasks.spawn("collector", collecting.run(stop.clone()));
+    let agents = [
+        ("one", "http://one.invalid:9090".to_owned(), "t"),
+        ("two", "http://two.invalid:9090".to_owned(), "u"),
+        ("local", format!("http://127.0.0.1:{port}"), "v"),
+    ];
+    let heartbeat = Heartbeat::new(support::config(&agents, &stop), collector.clone()).unwrap();
+    tasks.spawn("heartbeat", heartbeat.every(Duration::from_secs(2)).run(stop.clone()));
+    let online = || ids.map(|id| state_of(&collector.machine_records(), id).online);
+    while server.received_requests().await.unwrap().len() < 2 {
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(online(), [None, None, Some(true)], "after the first round");
+    eventually("the others are offline", || online() == [Some(false), Some(false), Some(true)]).await;
+    assert!(server.received_requests().await.unwrap().len() > 3, "after three rounds");
+    stop.cancel();
+    tasks.finish(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn an_agent_whose_name_cannot_be_looked_up_is_offline_at_once_if_others_answer() {
+    let (_server, port) = local_agent().await;
+    let ids = ["one", "two", "reachable"];
+    let (collector, collecting) = new_collector(&ids, in_memory());
+    let (tasks, stop) = (TaskSet::new(), CancellationToken::new());
+    tasks.spawn("collector", collecting.run(stop.clone()));
+    let agents = [
+        ("one", "http://one.invalid:9090".to_owned(), "t"),
+        ("two", "http://two.invalid:9090".to_owned(), "u"),
+        // Leads to this machine, but not by a loopback address.
+        ("reachable", format!("http://0.0.0.0:{port}"), "v"),
+    ];
+    let heartbeat = Heartbeat::new(support::config(&agents, &stop), collector.clone()).unwrap();
+    // There is no second round.
+    tasks.spawn("heartbeat", heartbeat.every(Duration::from_hours(1)).run(stop.clone()));
+    let online = || ids.map(|id| state_of(&collector.machine_records(), id).online);
+    eventually("the others are offline", || online() == [Some(false), Some(false), Some(true)]).await;
+    let reason = state_of(&collector.machine_records(), "one").reason.clone().unwrap();
+    assert!(reason.starts_with("cannot connect: "), "{reason}");
+    stop.cancel();
+    tasks.finish(Duration::ZERO).await;
+}
+
 /// More agents than can be probed at once: each is probed in turn, and none is offline because it had to wait.
 #[tokio::test]
 async fn more_agents_than_can_be_probed_at_once_are_all_probed() {
@@ -189,6 +247,33 @@ async fn a_newly_configured_agent_without_a_url_gets_time_to_poll() {
     assert_eq!(online("new"), None, "it was configured 100 s ago");
     sleep(Duration::from_secs(100)).await;
     assert_eq!(online("new"), Some(false));
+    stop.cancel();
+    tasks.finish(Duration::ZERO).await;
+}
+
+/// The clock was set forward, or the machine with the warden was suspended: the polls seem older than they are.
+#[tokio::test(start_paused = true)]
+async fn a_leap_of_the_clock_makes_no_agent_offline() {
+    let clock = Arc::new(SetClock::default());
+    let retention = Retention { days: 90, bytes: 64 * 1024 * 1024 };
+    let (collector, collecting) = Collector::new(in_memory(), ["polls".to_owned()], retention, clock.clone());
+    let (tasks, stop) = (TaskSet::new(), CancellationToken::new());
+    tasks.spawn("collector", collecting.run(stop.clone()));
+    let agents = [("polls", String::new(), "t")];
+    let heartbeat = Heartbeat::new(support::config(&agents, &stop), collector.clone()).unwrap();
+    tasks.spawn("heartbeat", heartbeat.run(stop.clone()));
+    let online = || state_of(&collector.machine_records(), "polls").online;
+    for n in 0..20 {
+        clock.set_seconds(n * 10);
+        collector.record_poll("polls").await;
+        sleep(Duration::from_secs(10)).await;
+    }
+    clock.set_seconds(200 + 600);
+    sleep(Duration::from_secs(35)).await;
+    assert_eq!(online(), Some(true));
+    assert_eq!(lines(&collector), Vec::<serde_json::Value>::new());
+    sleep(Duration::from_secs(150)).await;
+    assert_eq!(online(), Some(false), "it has had the time for another poll");
     stop.cancel();
     tasks.finish(Duration::ZERO).await;
 }

@@ -11,6 +11,7 @@ use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::wire::{FreezeScope, Inventory, Permission};
 use evenkeel_warden::fleet::answer::Asking;
 use evenkeel_warden::fleet::decisions::Decision;
+use evenkeel_warden::fleet::verdict;
 use evenkeel_warden::keep::embedded::Embedded;
 use evenkeel_warden::keep::{self, Change, Keep, KeepError, News, Position};
 use futures_util::StreamExt;
@@ -260,6 +261,45 @@ async fn agents_without_a_report_are_asked_for_it_once_the_store_has_been_read()
     assert_eq!(expected(true), [false, false], "the report follows the first poll of a series");
     task.prepare().await;
     assert_eq!(expected(false), [false, false], "they are asked once");
+}
+
+/// The verdict was in the store that was lost. A verdict that is known counts, also one that a person has lifted.
+#[tokio::test]
+async fn a_digest_that_failed_by_a_report_is_withheld_while_its_verdict_is_unknown() {
+    let (repository, image, digest) = ("r:5000/web", "r:5000/web:1", "sha256:bad");
+    let asking = Asking { agent: "b", ring: 0, service: "web", repository, image, digest, progress: None };
+    let report = |blocked: &str| -> Inventory {
+        let image = format!(r#"{{"service":"web","image":"{image}"{blocked}}}"#);
+        serde_json::from_str(&format!(r#"{{"ring":0,"images":[{image}]}}"#)).unwrap()
+    };
+    let failed = r#","blocked":"sha256:bad","has_failed":true"#;
+    // A person went back from it, or an agent of an earlier version has blocked it.
+    let left = r#","blocked":"sha256:bad""#;
+    for (blocked, verdict, expected) in [
+        (failed, None, Permission::No),
+        (left, None, Permission::Go),
+        (r#","blocked":"sha256:other","has_failed":true"#, None, Permission::Go),
+        (failed, Some(r#""verdict":"failed","lifted":true"#), Permission::Go),
+        (left, Some(r#""verdict":"failed""#), Permission::No),
+    ] {
+        let keep = in_memory();
+        if let Some(verdict) = verdict {
+            let at = jiff::Timestamp::now();
+            let latest = format!(r#"{{{verdict},"at":"{at}","since":"{at}","entry":1,"service":"web"}}"#);
+            let record =
+                format!(r#"{{"repository":"{repository}","digest":"{digest}","agents":{{"a":{latest}}}}}"#);
+            let name = verdict::name(repository, digest);
+            assert!(keep.swap(&name, 0, record.into_bytes()).await.unwrap().is_some());
+        }
+        let (collector, mut task) = new_collector(&["a", "b"], keep);
+        task.prepare().await;
+        collector.report("a", report(blocked)).await.unwrap();
+        collector.report("b", report("")).await.unwrap();
+        let answer = collector.ask(&asking).await;
+        assert_eq!(answer.answer, expected, "{blocked} {verdict:?}: {}", answer.why);
+        let by = (expected == Permission::No).then_some("a");
+        assert_eq!(answer.agent.as_deref(), by, "{blocked} {verdict:?}");
+    }
 }
 
 /// Zeros until then would be a reset of the counters, after which the stored totals look like new entries.

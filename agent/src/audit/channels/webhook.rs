@@ -1,5 +1,6 @@
 //! Custom webhooks with any address, method and headers, and an optional body template (SPEC 2.9, DECISIONS 5).
 
+use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::AuditEntry;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Url};
@@ -7,7 +8,7 @@ use reqwest::{Client, Method, Url};
 use crate::audit::delivery::{Delivery, web_client};
 use crate::audit::receiver::{Carrier, Receiver, Render};
 use crate::audit::redact::Redactor;
-use crate::config::template::{Escape, Template};
+use crate::config::template::{Escape, Template, url_for, without_id};
 use crate::config::{EntryFilter, WebhookConfig};
 
 /// These headers are not secret unless they contain variables, and error messages may show them.
@@ -27,7 +28,8 @@ impl Receiver for WebhookConfig {
     }
 
     fn hide_secrets(&self, redactor: &mut Redactor) {
-        redactor.hide_url(&self.url);
+        let parts = self.url.parts().map(str::to_owned);
+        redactor.hide_url(&Secret::of_parts(without_id(self.url.expose()), parts));
         for (name, value) in &self.headers {
             let is_plain = PLAIN_HEADERS.iter().any(|plain| name.eq_ignore_ascii_case(plain));
             if !is_plain || value.parts().next().is_some() {
@@ -44,7 +46,8 @@ impl Receiver for WebhookConfig {
 /// One of the custom webhooks.
 struct Webhook {
     client: Client,
-    url: Url,
+    /// With the template of the entry's id.
+    url: String,
     method: Method,
     headers: HeaderMap,
     body: Body,
@@ -85,7 +88,7 @@ impl Webhook {
                 ))
             }
         };
-        Ok(Self { client: web_client(&url)?, url, method, headers, body })
+        Ok(Self { client: web_client(&url)?, url: config.url.expose().to_owned(), method, headers, body })
     }
 }
 
@@ -102,7 +105,8 @@ fn likely_content_type(body: &str) -> &'static str {
 
 impl Render for Webhook {
     fn render(&self, entry: &AuditEntry) -> Result<Delivery, String> {
-        let request = self.client.request(self.method.clone(), self.url.clone());
+        let url = Url::parse(&url_for(&self.url, entry)).map_err(|error| format!("url: {error}"))?;
+        let request = self.client.request(self.method.clone(), url);
         let request = match &self.body {
             Body::Empty => request,
             Body::Entry => request.json(entry),
@@ -115,7 +119,63 @@ impl Render for Webhook {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use evenkeel_common::wire::{Kind, Level};
+    use jiff::Timestamp;
+    use serde_json::{Value, json};
+    use wiremock::matchers::any;
+    use wiremock::{Mock, MockServer, ResponseTemplate};
+
     use super::*;
+
+    /// A Matrix homeserver takes a second message with the same transaction for a repetition: it answers 200 and drops it.
+    #[tokio::test]
+    async fn a_receiver_that_drops_repeated_addresses_gets_each_entry_once() {
+        let server = MockServer::start().await;
+        Mock::given(any()).respond_with(ResponseTemplate::new(200)).mount(&server).await;
+        let config = WebhookConfig {
+            name: "matrix".to_owned(),
+            url: Secret::new(format!("{}/token-of-a-room/send/{{{{ id }}}}", server.uri())),
+            method: "PUT".to_owned(),
+            headers: Vec::new(),
+            body: Some(r#"{"body": "{{ message }} {{ id }}"}"#.to_owned()),
+            filter: EntryFilter::default(),
+        };
+        let webhook = config.open().unwrap();
+        for seq in [7, 8, 8, 9] {
+            let at = Timestamp::UNIX_EPOCH;
+            let mut entry = AuditEntry::new(at, "web", Kind::UPDATED, Level::Info, seq.to_string());
+            (entry.machine, entry.seq, entry.epoch) = ("nas 1".to_owned(), Some(seq), Some("e".to_owned()));
+            webhook.send(&[entry], &Redactor::default()).await.unwrap();
+        }
+        let mut kept = BTreeMap::new();
+        for request in server.received_requests().await.unwrap() {
+            let sent: Value = serde_json::from_slice(&request.body).unwrap();
+            kept.entry(request.url.path().to_owned()).or_insert(sent);
+        }
+        let expected = [7, 8, 9].map(|seq| {
+            let sent = json!({ "body": format!("{seq} nas_1-e-{seq}") });
+            (format!("/token-of-a-room/send/nas_1-e-{seq}"), sent)
+        });
+        assert_eq!(kept, BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn a_secret_beside_the_template_of_the_id_is_redacted() {
+        let config = WebhookConfig {
+            name: "matrix".to_owned(),
+            url: Secret::new("https://m.example/room-token/{{ id }}?key=query-token{{ id }}"),
+            method: "PUT".to_owned(),
+            headers: Vec::new(),
+            body: None,
+            filter: EntryFilter::default(),
+        };
+        let mut redactor = Redactor::default();
+        config.hide_secrets(&mut redactor);
+        let shown = redactor.clean("no /room-token/nas-1?key=query-tokennas-1", false);
+        assert!(shown.contains("nas-1") && !shown.contains("-token"), "{shown}");
+    }
 
     #[test]
     fn the_content_type_is_guessed_from_the_beginning() {

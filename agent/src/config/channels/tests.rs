@@ -132,6 +132,14 @@ fn an_invalid_webhook_or_push_is_off_with_a_reason() {
             "notifications.webhooks[0].url: has a \"${\" without a name and \"}\" after it; allowed: $NAME, ${NAME}, and $$ for a dollar (this webhook is off)",
         ),
         (
+            hook(&json!({"url": "http://secret.example/{{ machine }}"})),
+            "notifications.webhooks[0].url: has a template; allowed: {{ id }}, in the path or the query (this webhook is off)",
+        ),
+        (
+            hook(&json!({"url": "http://{{id}}.secret.example/x"})),
+            "notifications.webhooks[0].url: has a template; allowed: {{ id }}, in the path or the query (this webhook is off)",
+        ),
+        (
             hook(&json!({"method": "P T"})),
             "notifications.webhooks[0].method: \"P T\"; allowed: an HTTP method, for example POST (this webhook is off)",
         ),
@@ -165,7 +173,7 @@ fn an_invalid_webhook_or_push_is_off_with_a_reason() {
         ),
         (
             hook(&json!({"body": "{{ servce }}"})),
-            "notifications.webhooks[0].body: the template cannot be used: undefined value (in <string>:1) (known names: service, event, message, reason, old_digest, new_digest, image, container, output, timestamp, level, machine) (this webhook is off)",
+            "notifications.webhooks[0].body: the template cannot be used: undefined value (in <string>:1) (known names: service, event, message, reason, old_digest, new_digest, image, container, output, timestamp, level, machine, id) (this webhook is off)",
         ),
         (json!({"push": "secret"}), "push: a string; allowed: an object (the push is off)"),
     ]);

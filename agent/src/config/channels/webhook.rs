@@ -10,9 +10,9 @@ use http::{HeaderName, HeaderValue, Method};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{EntryFilter, expanded, filter, url};
+use super::{EntryFilter, expanded, filter, url, web_url};
 use crate::config::items::Items;
-use crate::config::template::Template;
+use crate::config::template::{Template, without_id};
 
 /// One of `notifications.webhooks`
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -22,7 +22,7 @@ pub(super) struct WebhookFile {
     /// Unique name.
     #[schemars(length(min = 1))]
     pub(super) name: String,
-    /// URL; `$NAME` and `${NAME}` are replaced by environment variables.
+    /// URL; `$NAME` and `${NAME}` are replaced by environment variables, and `{{ id }}` by an identifier of the entry.
     #[schemars(length(min = 1))]
     pub(super) url: Secret,
     /// HTTP method, for example POST.
@@ -31,7 +31,7 @@ pub(super) struct WebhookFile {
     /// HTTP headers; `$NAME` and `${NAME}` in values are replaced by environment variables.
     pub(super) headers: BTreeMap<String, Secret>,
     /// Template of the request body, with the fields `service`, `event`, `message`, `reason`, `old_digest`, `new_digest`,
-    /// `image`, `container`, `output`, `timestamp`, `level`, `machine`. Without it, the whole entry is sent as JSON.
+    /// `image`, `container`, `output`, `timestamp`, `level`, `machine`, `id`. Without it, the whole entry is sent as JSON.
     pub(super) body: Option<String>,
     /// Minimum level of the entries to send; the default is all levels.
     pub(super) min_level: Option<Level>,
@@ -45,7 +45,7 @@ pub(super) struct WebhookFile {
 pub struct WebhookConfig {
     /// Unique name.
     pub name: String,
-    /// URL, http or https, expanded.
+    /// URL, http or https, expanded; `{{ id }}` is still in it.
     pub url: Secret,
     /// HTTP method in upper case.
     pub method: String,
@@ -86,9 +86,16 @@ pub(super) fn read(file: WebhookFile, at: &KeyPath, env: Env<'_>, findings: &mut
     {
         findings.fault(&at.key("body"), fault);
     }
+    let place = at.key("url");
+    let url = url(&file.url, &place, env, findings);
+    let host_has_template = |url: reqwest::Url| url.host_str().is_some_and(|host| host.contains("{{"));
+    let has_other = without_id(file.url.expose()).contains("{{");
+    if has_other || web_url(url.expose()).is_some_and(host_has_template) {
+        findings.fault(&place, "has a template; allowed: {{ id }}, in the path or the query");
+    }
     WebhookConfig {
         name: file.name,
-        url: url(&file.url, &at.key("url"), env, findings),
+        url,
         method,
         headers,
         body: file.body,

@@ -113,6 +113,15 @@ impl Service {
         })
     }
 
+    /// Whether the blocked digest of an image is one that has failed here. One that was proven here first may have been left by a
+    /// person, and others are blocked because a rollback failed.
+    pub fn blocks_a_failure(&self, image: &str) -> bool {
+        let memory = self.durable.images.get(image);
+        let Some(digest) = &memory.blocked else { return false };
+        let by_hand = self.failed_update_of(image, digest).is_some_and(|failed| failed.by_hand);
+        memory.failed_before(digest) && !memory.has_left(digest) && !by_hand
+    }
+
     /// Why a blocked digest is not deployed.
     pub(in crate::service) fn why_blocked(&self, image: &str, digest: &Digest) -> String {
         let is_of = |failed: &&FailedUpdate| failed.image.split(", ").any(|name| name == image);

@@ -227,10 +227,12 @@ fn a_digest_that_has_failed_is_not_said_to_have_been_left_by_hand() {
     scenario.later(60).check(seen('2', '1'));
     let answer = scenario.why().answer;
     assert!(answer.contains("was left by hand at "), "{answer}");
+    assert!(!scenario.service.blocks_a_failure(IMAGE), "it says nothing to the fleet");
     // The tag is set back to one that failed before the person went back.
     scenario.service.durable.images.of(IMAGE).block(&digest('3'));
     let answer = scenario.why().answer;
     assert!(answer.contains(&format!("{} failed here and is blocked", digest('3'))), "{answer}");
+    assert!(scenario.service.blocks_a_failure(IMAGE));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Removing entries, per agent, and adding those that were saved of a damaged file.
 
+use std::ops::RangeInclusive;
+
 use evenkeel_common::wire::FleetEntry;
 use jiff::Timestamp;
 use redb::{Database, ReadableTable};
@@ -20,13 +22,11 @@ const REMOVED_OF_AGENT: usize = 50;
 /// [`crate::keep::Keep::retain`]. What is too old is removed first. What is too much is removed from the agent with the most
 /// text, so that an agent that sends a lot only shortens its own history.
 pub(super) fn retain(database: &Database, limits: Retention, now: Timestamp) -> Result<u64, TableError> {
-    let age = i64::from(limits.days).saturating_mul(24 * 3600 * 1_000_000);
-    let oldest = now.as_microsecond().saturating_sub(age);
     let transaction = begin_write(database)?;
     let (removed, indexed) = {
         let mut tables = Tables::open(&transaction)?;
         let indexed = tables.index_agents()?;
-        let mut removed = tables.remove_old(oldest)?;
+        let mut removed = tables.remove_old(&limits.kept(now))?;
         // Until all entries are known by agent, it is not known whose are too many.
         if removed == 0 && counter(&tables.meta, AGENTS_FROM)? == 0 {
             removed = tables.remove_excess(limits.bytes)?;
@@ -63,16 +63,24 @@ impl Tables<'_> {
         Ok(found.len().max(1))
     }
 
-    /// Removes some entries that arrived before a time. Returns how many.
-    fn remove_old(&mut self, oldest: i64) -> Result<u64, TableError> {
+    /// Removes some entries that arrived before these times, and those from the future before them. Returns how many.
+    fn remove_old(&mut self, kept: &RangeInclusive<i64>) -> Result<u64, TableError> {
         let mut gone = Vec::new();
-        for item in self.entries.range::<u64>(..)?.take(REMOVED_AT_ONCE) {
+        let mut old = 0;
+        for item in self.entries.range::<u64>(..)? {
             let (id, row) = item?;
-            if row.value().0 >= oldest {
+            let arrived = row.value().0;
+            if kept.contains(&arrived) || old == REMOVED_AT_ONCE {
                 break;
             }
-            gone.push(id.value());
+            if gone.len() < REMOVED_AT_ONCE {
+                gone.push(id.value());
+            }
+            if arrived < *kept.start() {
+                old = gone.len();
+            }
         }
+        gone.truncate(old);
         gone.iter().try_for_each(|id| self.remove(*id))?;
         Ok(gone.len() as u64)
     }

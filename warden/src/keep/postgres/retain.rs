@@ -1,5 +1,7 @@
 //! Removing entries, per agent.
 
+use std::ops::RangeInclusive;
+
 use jiff::Timestamp;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
@@ -39,12 +41,10 @@ const REMOVE_OWNERS: &str = "WITH gone AS (\
 /// [`crate::keep::Keep::retain`]. What is too old is removed first. What is too much is removed from the agent with the most
 /// text, so that an agent that sends a lot only shortens its own history.
 pub(super) async fn retain(client: &Client, limits: Retention, now: Timestamp) -> Result<u64, Fault> {
-    let age = i64::from(limits.days).saturating_mul(24 * 3600 * 1_000_000);
-    let oldest = now.as_microsecond().saturating_sub(age);
     let limit = number(limits.bytes);
     let mut meta = begin(client).await?;
     let (owned, is_complete) = add_owners(client).await?;
-    let mut removed = remove_old(client, &mut meta, oldest).await?;
+    let mut removed = remove_old(client, &mut meta, &limits.kept(now)).await?;
     if removed == 0 && meta.bytes > limit {
         removed = if is_complete {
             remove_excess(client, &mut meta, limit).await?
@@ -77,14 +77,22 @@ async fn add_owners(client: &Client) -> Result<(i64, bool), Fault> {
     Ok((owned, next == 0))
 }
 
-/// Removes some entries that arrived before a time. Returns how many.
-async fn remove_old(client: &Client, meta: &mut Meta, oldest: i64) -> Result<u64, Fault> {
-    let sql = "SELECT id, arrived FROM evenkeel.entries ORDER BY id LIMIT $1";
-    let mut ids = Vec::new();
-    for row in client.query_typed(sql, &[(&REMOVED_AT_ONCE, Type::INT8)]).await? {
-        if row.try_get::<_, i64>(1)? >= oldest {
+/// Removes some entries that arrived before these times, and those from the future before them. Returns how many.
+async fn remove_old(client: &Client, meta: &mut Meta, kept: &RangeInclusive<i64>) -> Result<u64, Fault> {
+    let sql = "SELECT id, arrived FROM evenkeel.entries WHERE arrived <= $1 ORDER BY id LIMIT $2";
+    let mut last: Option<i64> = None;
+    let some = [(kept.end() as _, Type::INT8), (&REMOVED_AT_ONCE as _, Type::INT8)];
+    for row in client.query_typed(sql, &some).await? {
+        if row.try_get::<_, i64>(1)? >= *kept.start() {
             break;
         }
+        last = Some(row.try_get(0)?);
+    }
+    let Some(last) = last else { return Ok(0) };
+    let sql = "SELECT id FROM evenkeel.entries WHERE id <= $1 ORDER BY id LIMIT $2";
+    let some = [(&last as _, Type::INT8), (&REMOVED_AT_ONCE as _, Type::INT8)];
+    let mut ids = Vec::new();
+    for row in client.query_typed(sql, &some).await? {
         ids.push(row.try_get(0)?);
     }
     remove(client, meta, &ids).await

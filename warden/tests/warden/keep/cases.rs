@@ -478,6 +478,21 @@ pub(crate) async fn entries_beyond_the_limits_are_removed_oldest_first(world: &d
     assert_eq!(put(&*keep, [entry("a", 1)]).await, [Outcome::Unchanged], "a removed entry is still known");
 }
 
+/// A warden's clock was a year ahead at its start, and once more later.
+pub(crate) async fn entries_of_a_clock_that_was_ahead_hold_back_no_older_ones(world: &dyn World) {
+    let keep = world.open().await;
+    let day = |n: i64| at(0) + SignedDuration::from_hours(24 * n);
+    for (seq, arrived) in [(1, 365), (2, 0), (3, 365), (4, 1), (5, 365), (6, 5)] {
+        keep.commit(changes([entry("a", seq)]), day(arrived)).await.unwrap();
+    }
+    let limits = Retention { days: 4, bytes: 1 << 30 };
+    assert_eq!(keep.retain(limits, day(4)).await.unwrap(), 0);
+    assert_eq!(keep.retain(limits, day(5)).await.unwrap(), 2, "the first two");
+    assert_eq!(messages(&all(&*keep).await), ["a 3", "a 4", "a 5", "a 6"]);
+    assert_eq!(keep.retain(limits, day(6)).await.unwrap(), 2);
+    assert_eq!(messages(&all(&*keep).await), ["a 5", "a 6"], "how old the first one is, the next one tells");
+}
+
 pub(crate) async fn an_agent_that_sends_a_lot_only_shortens_its_own_history(world: &dyn World) {
     let keep = world.open().await;
     put(&*keep, (1..=3).map(|seq| entry("quiet", seq))).await;

@@ -69,6 +69,7 @@ conformance! {
     every_filter_finds_what_it_should_page_by_page,
     a_long_search_is_split_into_pages,
     entries_beyond_the_limits_are_removed_oldest_first,
+    entries_of_a_clock_that_was_ahead_hold_back_no_older_ones,
     an_agent_that_sends_a_lot_only_shortens_its_own_history,
     the_failures_of_a_removed_agent_do_not_trip_the_fuse,
     a_clock_that_leaps_removes_nothing,
