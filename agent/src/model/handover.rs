@@ -15,7 +15,7 @@ use super::{Container, Model, ModelService, State};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// The new ones start beside the old ones, for compose services without data of their own.
+    /// The new ones start beside the old ones, for compose services without data of their own that do not say otherwise.
     #[serde(alias = "start-first")]
     StartFirst,
     /// The old ones are stopped first, whatever the compose files say.
@@ -150,7 +150,13 @@ pub fn asked(
     }
     let asked = |service: ModelService<'_>| {
         let own: Vec<&Container> = containers.iter().filter(|c| c.compose_service == service.name).collect();
-        let by_file = is_start_first(service);
+        let order = service.element().pointer("/deploy/update_config/order").and_then(Value::as_str);
+        let by_file = match order {
+            Some("start-first") => true,
+            // Its author knows better than whoever has configured the agent.
+            Some("stop-first") => return None,
+            _ => false,
+        };
         if own.is_empty() || !(by_file || key.is_some()) {
             return None;
         }
@@ -176,12 +182,6 @@ pub fn hinder_by_probe(asked: &mut BTreeMap<String, Option<Obstacle>>, probe: Op
             obstacle.get_or_insert(Obstacle::Probe);
         }
     }
-}
-
-/// Reports whether the compose file asks for a handover, in the words that it has for swarm services.
-fn is_start_first(service: ModelService<'_>) -> bool {
-    let order = service.element().pointer("/deploy/update_config/order").and_then(Value::as_str);
-    order == Some("start-first")
 }
 
 /// Returns why there can't be a second container of the service beside each of these.
@@ -314,6 +314,7 @@ mod tests {
         assert_eq!(of(&silent, None, &here), "not asked");
         assert_eq!(of(&silent, Some(Order::StartFirst), &here), "can");
         assert_eq!(of(&other, None, &here), "not asked");
+        assert_eq!(of(&other, Some(Order::StartFirst), &here), "not asked", "its author knows better");
         assert_eq!(of(&by_file, None, &[running("plain")]), "not asked", "nothing of it runs");
     }
 
