@@ -77,7 +77,7 @@ pub enum Obstacle {
     },
     /// The network of the machine, of another container or service.
     NetworkMode(String),
-    /// Another compose service lives in its network or another of its namespaces.
+    /// Another compose service lives in its network or another of its namespaces, or mounts its volumes (`volumes_from`).
     SharedBy(String),
     /// Another compose service is restarted with it (`depends_on` with `restart: true`).
     Restarts(String),
@@ -100,7 +100,7 @@ impl Obstacle {
             Obstacle::Address { network, key } if network.is_empty() => key.clone(),
             Obstacle::Address { network, key } => format!("networks.{network}.{key}"),
             Obstacle::NetworkMode(mode) => format!("network_mode: {mode}"),
-            Obstacle::SharedBy(by) => format!("a namespace that {by} shares"),
+            Obstacle::SharedBy(by) => format!("a namespace or volumes that {by} shares"),
             Obstacle::Restarts(by) => format!("a dependent, {by}, with restart: true"),
             Obstacle::Data(path) => format!("a writable volume at {path}"),
             Obstacle::NotRunning(container) => format!("a container that does not run, {container}"),
@@ -117,7 +117,9 @@ impl Obstacle {
                 "publish the port of a proxy instead, or a range with room for twice the containers"
             }
             Obstacle::NetworkMode(_) => "connect the service to a network of the project",
-            Obstacle::SharedBy(_) => "connect the other service to a network of the project",
+            Obstacle::SharedBy(_) => {
+                "connect the other service to a network of the project, and replace its volumes_from by named volumes"
+            }
             Obstacle::Restarts(_) => "remove restart: true if it copes with a new container",
             Obstacle::Data(_) => {
                 "set deploy.update_config.order: start-first in the compose file if two versions may share the data"
@@ -223,7 +225,10 @@ fn obstacle(model: &Model, service: ModelService<'_>, own: &[&Container]) -> Opt
     }
     for other in model.services().filter(|other| other.name != service.name) {
         let joins = |name: &str| own.iter().any(|container| container.name == name);
-        if other.shares_namespace_of(service.name) || other.joined_containers().any(joins) {
+        if other.shares_namespace_of(service.name)
+            || other.joined_containers().any(joins)
+            || other.mounts_volumes_of(service.name, joins)
+        {
             return Some(Obstacle::SharedBy(other.name.to_owned()));
         }
         if other.restarts_with().any(|name| name == service.name) {
@@ -355,6 +360,10 @@ mod tests {
             (json!({"network_mode": "service:web"}), Obstacle::SharedBy("side".into())),
             (json!({"pid": "service:web"}), Obstacle::SharedBy("side".into())),
             (json!({"network_mode": "container:shop-web-1"}), Obstacle::SharedBy("side".into())),
+            // It would go on with the volumes of the old containers.
+            (json!({"volumes_from": ["web"]}), Obstacle::SharedBy("side".into())),
+            (json!({"volumes_from": ["cache", "web:ro"]}), Obstacle::SharedBy("side".into())),
+            (json!({"volumes_from": ["container:shop-web-1:ro"]}), Obstacle::SharedBy("side".into())),
             (
                 json!({"depends_on": {"web": {"condition": "service_started", "restart": true}}}),
                 Obstacle::Restarts("side".into()),
@@ -365,6 +374,12 @@ mod tests {
             let model: Model = serde_json::from_value(services).unwrap();
             let asked = asked(&model, &[running("web")], None, &BTreeSet::new());
             assert_eq!(asked["web"], Some(expected));
+        }
+        for from in ["cache", "website:ro", "container:web", "container:other"] {
+            let services = json!({"services": {"web": start_first, "side": {"volumes_from": [from]}}});
+            let model: Model = serde_json::from_value(services).unwrap();
+            let asked = asked(&model, &[running("web")], None, &BTreeSet::new());
+            assert_eq!(asked["web"], None, "{from}");
         }
         let stopped = Container { state: State::Exited, name: "shop-web-2".into(), ..running("web") };
         assert_eq!(
