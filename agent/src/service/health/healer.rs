@@ -45,6 +45,8 @@ const ASK_TO_STOP: [i32; 4] = [2, 3, 9, 15];
 /// Exit codes of a process that was ended by KILL or TERM, the signals of a regular stop.
 pub(in crate::service) const ENDED_BY_SIGNAL: [i64; 2] = [KILLED, TERMINATED];
 const KILLED: i64 = 137;
+/// The exit codes of most programs that were stopped.
+const ENDED_WHEN_STOPPED: [i64; 3] = [0, KILLED, TERMINATED];
 /// The signal that a process can't handle.
 const KILL: i32 = 9;
 
@@ -295,7 +297,7 @@ impl Healer {
         container.state == State::Exited
             // The OOM killer sends KILL. It may also have killed another process, earlier.
             && !(container.oom_killed && container.exit_code == KILLED)
-            && (ENDED_BY_SIGNAL.contains(&container.exit_code) || self.was_kept_down(container))
+            && (ENDED_WHEN_STOPPED.contains(&container.exit_code) || self.was_kept_down(container))
             && !exit_codes.contains_key(&container.id)
             && (self.unknown.contains(&container.id) || self.ended_unseen(container, now))
     }

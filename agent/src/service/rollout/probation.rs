@@ -572,9 +572,7 @@ fn crash(container: &Container, seen: &mut Seen, context: Context<'_>) -> Option
             let is_unhealthy = matches!(condition, Condition::Failing(_));
             (is_unhealthy && seen.was_healthy).then_some(Flaw::BecameUnhealthy)
         }
-        Condition::Failing(Symptom::Exited { .. } | Symptom::OutOfMemory | Symptom::Dead)
-            if exit_code != 0 =>
-        {
+        Condition::Failing(Symptom::Exited { .. } | Symptom::OutOfMemory | Symptom::Dead) => {
             std::mem::replace(&mut seen.ended, true).then_some(Flaw::Exited { exit_code })
         }
         // Other restart policies start it again.

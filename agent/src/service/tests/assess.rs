@@ -54,6 +54,12 @@ fn each_container_state_maps_to_one_condition() {
         (in_state(State::Unknown), no_stops, inactive(Inactive::Unknown)),
         (in_state(State::Dead), no_stops, Failing(Symptom::Dead)),
         (ended(0), no_stops, inactive(Inactive::Finished)),
+        (Container { served: true, ..ended(0) }, no_stops, Failing(Symptom::Exited { exit_code: 0 })),
+        (
+            Container { served: true, oom_killed: true, ..ended(0) },
+            no_stops,
+            Failing(Symptom::Exited { exit_code: 0 }),
+        ),
         (ended(1), no_stops, Failing(Symptom::Exited { exit_code: 1 })),
         (oom, no_stops, Failing(Symptom::OutOfMemory)),
         (ended(143), Stops { requested: &told, by_engine: &none, told: &none }, inactive(Inactive::Stopped)),

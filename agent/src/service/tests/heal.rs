@@ -93,6 +93,33 @@ fn a_finished_one_shot_is_not_healed() {
 }
 
 #[test]
+fn a_container_that_has_served_is_healed_also_if_it_ends_with_code_0() {
+    let ended = Container { served: true, restart_policy: RestartPolicy::OnFailure, ..exited("vpn", 0) };
+    let mut scenario = Scenario::of(config());
+    scenario.look(&[&ended]);
+    assert_eq!(scenario.at(2).look(&[&ended]).restarts(), ["vpn"]);
+    assert_eq!(scenario.kinds(), [Kind::DIED, Kind::RESTARTING]);
+    // It serves once more, and ends once more.
+    let again = Container { started_at: scenario.seconds(3), ..ended.clone() };
+    scenario.at(4).look(&[&again]);
+    assert_eq!(scenario.kinds(), [Kind::RESTART_FAILED]);
+    // A person has stopped it.
+    let mut scenario = Scenario::of(config());
+    scenario.look(&[&running("vpn")]).event("id-vpn", EventKind::Kill { signal: Some(15) });
+    for second in [1, 3, 100] {
+        assert_eq!(scenario.at(second).look(&[&ended]).restarts(), [""; 0]);
+    }
+    // Or may have, before the agent was started.
+    let mut scenario = Scenario::of(config());
+    scenario.service.healer.events_unseen_before(scenario.now);
+    let ended = Container { finished_at: Some("2025-12-31T23:30:00Z".parse().unwrap()), ..ended };
+    for second in [1, 3, 100] {
+        assert_eq!(scenario.at(second).look(&[&ended]).restarts(), [""; 0]);
+    }
+    assert_eq!(scenario.kinds(), []);
+}
+
+#[test]
 fn containers_stopped_by_the_engine_at_its_shutdown_are_restarted() {
     let mut scenario = Scenario::of(config());
     scenario.look(&[&running("a")]);
