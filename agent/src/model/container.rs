@@ -237,6 +237,13 @@ pub enum RestartPolicy {
     UnlessStopped,
 }
 
+impl RestartPolicy {
+    /// Reports whether the engine starts a container again whatever its exit code.
+    pub fn is_endless(self) -> bool {
+        matches!(self, Self::Always | Self::UnlessStopped)
+    }
+}
+
 /// The container whose network another container shares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkOwner {

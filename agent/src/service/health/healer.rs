@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::config::ServiceConfig;
 use crate::model::few::FewMap;
-use crate::model::{Container, RestartPolicy, State};
+use crate::model::{Container, State};
 use crate::service::event::Note;
 use crate::service::health::assess::{
     Condition, Inactive, ProblemKind, StopTimes, Stops, TERMINATED, assess, signed, stuck_at,
@@ -306,7 +306,7 @@ impl Healer {
     /// stopped it. Its exit code says nothing: not every program ends by the signal, or with 0.
     fn was_kept_down(&self, container: &Container) -> bool {
         let since = self.engine_since.zip(container.finished_at);
-        matches!(container.restart_policy, RestartPolicy::Always | RestartPolicy::UnlessStopped)
+        container.restart_policy.is_endless()
             && container.error.is_empty()
             && since.is_some_and(|(since, ended)| since <= ended)
     }
@@ -341,8 +341,9 @@ impl Healer {
         counts.push((now, count));
     }
 
-    /// Whether the restart policy keeps restarting the container. In a slow loop the last run has failed, as a container that
-    /// finishes its work again and again has not crashed, and the current run has not outlasted the loop.
+    /// Whether the restart policy keeps restarting the container. The last run has failed, as a container that finishes its work
+    /// again and again has not crashed, unless the engine takes longer and longer to start it. In a slow loop the current run has
+    /// not outlasted the loop.
     pub(in crate::service) fn is_in_crash_loop(&self, container: &Container, now: Timestamp) -> bool {
         let counts = self.restart_counts.get(&container.id).map_or(&[][..], Vec::as_slice);
         let is_looping = |window: Duration| {
@@ -354,8 +355,8 @@ impl Healer {
             let ran = container.started_at.map(|start| now.duration_since(start));
             container.state == State::Restarting || ran.is_none_or(|ran| ran < signed(SLOW_LOOP_RUN))
         };
-        is_looping(LOOP_WINDOW)
-            || (is_looping(SLOW_LOOP_WINDOW) && container.exit_code != 0 && is_young())
+        let has_failed = container.exit_code != 0;
+        (has_failed && (is_looping(LOOP_WINDOW) || (is_looping(SLOW_LOOP_WINDOW) && is_young())))
             || (container.state == State::Restarting && container.restart_count >= LOOP_COUNT)
     }
 }

@@ -399,8 +399,12 @@ fn a_container_that_never_started_is_seen_without_any_event() {
 #[test]
 fn the_healer_restarts_a_container_with_a_restart_policy_only_in_a_crash_loop() {
     let mut scenario = Scenario::of(config());
-    let looping =
-        |count| Container { restart_count: count, restart_policy: RestartPolicy::Always, ..running("a") };
+    let looping = |count| Container {
+        restart_count: count,
+        restart_policy: RestartPolicy::Always,
+        exit_code: 1,
+        ..running("a")
+    };
     scenario.look(&[&looping(0)]).at(5).look(&[&looping(1)]);
     assert_eq!(scenario.restarts(), [""; 0], "one restart is left to the engine");
     scenario.at(8).look(&[&looping(3)]);
@@ -446,7 +450,7 @@ fn a_container_that_crashes_after_each_run_is_in_a_loop_however_short_the_back_o
     assert!(loops(&mut scenario, 90, 1, 3000).len() > 3);
     assert!(scenario.kinds().contains(&Kind::DIED));
     // It finishes its work, or crashes rarely.
-    for (seconds, exit_code) in [(35, 0), (90, 0), (400, 1)] {
+    for (seconds, exit_code) in [(12, 0), (35, 0), (90, 0), (400, 1)] {
         let mut scenario = Scenario::of(config());
         assert_eq!(loops(&mut scenario, seconds, exit_code, 20 * seconds), [0; 0], "{seconds}");
         assert_eq!(scenario.kinds(), []);
