@@ -289,8 +289,8 @@ pub(super) struct UpdateFile {
     /// What a new container must answer before its image counts as proven, in addition to its health check.
     pub(super) probe: Option<ProbeFile>,
     /// Whether the new containers start beside the old ones, which serve until the new ones are proven: `start_first` for
-    /// all compose services without writable volumes, or `stop_first` for none. The default is what the compose file says
-    /// (`deploy.update_config.order`).
+    /// all compose services without writable volumes for which the compose file does not say `stop-first`, or `stop_first` for
+    /// none. The default is what the compose file says (`deploy.update_config.order`).
     #[schemars(schema_with = "order", default)]
     pub(super) order: Option<Order>,
     /// How the old containers are relieved of their requests before they are stopped.

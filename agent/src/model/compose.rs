@@ -237,6 +237,19 @@ impl<'a> ModelService<'a> {
         self.joined("container:")
     }
 
+    /// Reports whether it mounts the volumes of this service, or of a container that is one of its own by its name.
+    pub fn mounts_volumes_of(self, service: &str, is_own: impl Fn(&str) -> bool) -> bool {
+        let all = self.element.get("volumes_from").and_then(Value::as_array);
+        all.into_iter().flatten().filter_map(Value::as_str).any(|from| {
+            // `service`, `service:ro`, `container:name` or `container:name:ro`.
+            let mut parts = from.split(':');
+            match (parts.next(), parts.next()) {
+                (Some("container"), Some(name)) => is_own(name),
+                (owner, _) => owner == Some(service),
+            }
+        })
+    }
+
     fn namespace_owners(self) -> impl Iterator<Item = &'a str> {
         self.joined("service:")
     }

@@ -119,6 +119,9 @@ pub struct Container {
     pub health_output: String,
     /// When the last probe of its health check began; `None` if there was none in its last run, or if unknown.
     pub probed_at: Option<Timestamp>,
+    /// Whether its health check has passed in its last run, as far as the engine remembers: it was there to serve, and is no
+    /// job.
+    pub served: bool,
     /// Health check timing; `None` without a health check.
     pub health_timing: Option<HealthTiming>,
     /// Restarts by the engine's restart policy since the last manual start.
@@ -247,6 +250,13 @@ pub enum RestartPolicy {
     Always,
     /// Always, unless somebody has stopped it (`unless-stopped`).
     UnlessStopped,
+}
+
+impl RestartPolicy {
+    /// Reports whether the engine starts a container again whatever its exit code.
+    pub fn is_endless(self) -> bool {
+        matches!(self, Self::Always | Self::UnlessStopped)
+    }
 }
 
 /// The container whose network another container shares.
@@ -463,6 +473,7 @@ impl Container {
             health: None,
             health_output: String::new(),
             probed_at: None,
+            served: false,
             health_timing: None,
             restart_count: 0,
             started_at: None,

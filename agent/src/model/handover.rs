@@ -15,7 +15,7 @@ use super::{Container, Model, ModelService, State};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// The new ones start beside the old ones, for compose services without data of their own.
+    /// The new ones start beside the old ones, for compose services without data of their own that do not say otherwise.
     #[serde(alias = "start-first")]
     StartFirst,
     /// The old ones are stopped first, whatever the compose files say.
@@ -77,7 +77,7 @@ pub enum Obstacle {
     },
     /// The network of the machine, of another container or service.
     NetworkMode(String),
-    /// Another compose service lives in its network or another of its namespaces.
+    /// Another compose service lives in its network or another of its namespaces, or mounts its volumes (`volumes_from`).
     SharedBy(String),
     /// Another compose service is restarted with it (`depends_on` with `restart: true`).
     Restarts(String),
@@ -100,7 +100,7 @@ impl Obstacle {
             Obstacle::Address { network, key } if network.is_empty() => key.clone(),
             Obstacle::Address { network, key } => format!("networks.{network}.{key}"),
             Obstacle::NetworkMode(mode) => format!("network_mode: {mode}"),
-            Obstacle::SharedBy(by) => format!("a namespace that {by} shares"),
+            Obstacle::SharedBy(by) => format!("a namespace or volumes that {by} shares"),
             Obstacle::Restarts(by) => format!("a dependent, {by}, with restart: true"),
             Obstacle::Data(path) => format!("a writable volume at {path}"),
             Obstacle::NotRunning(container) => format!("a container that does not run, {container}"),
@@ -117,7 +117,9 @@ impl Obstacle {
                 "publish the port of a proxy instead, or a range with room for twice the containers"
             }
             Obstacle::NetworkMode(_) => "connect the service to a network of the project",
-            Obstacle::SharedBy(_) => "connect the other service to a network of the project",
+            Obstacle::SharedBy(_) => {
+                "connect the other service to a network of the project, and replace its volumes_from by named volumes"
+            }
             Obstacle::Restarts(_) => "remove restart: true if it copes with a new container",
             Obstacle::Data(_) => {
                 "set deploy.update_config.order: start-first in the compose file if two versions may share the data"
@@ -150,7 +152,13 @@ pub fn asked(
     }
     let asked = |service: ModelService<'_>| {
         let own: Vec<&Container> = containers.iter().filter(|c| c.compose_service == service.name).collect();
-        let by_file = is_start_first(service);
+        let order = service.element().pointer("/deploy/update_config/order").and_then(Value::as_str);
+        let by_file = match order {
+            Some("start-first") => true,
+            // Its author knows better than whoever has configured the agent.
+            Some("stop-first") => return None,
+            _ => false,
+        };
         if own.is_empty() || !(by_file || key.is_some()) {
             return None;
         }
@@ -176,12 +184,6 @@ pub fn hinder_by_probe(asked: &mut BTreeMap<String, Option<Obstacle>>, probe: Op
             obstacle.get_or_insert(Obstacle::Probe);
         }
     }
-}
-
-/// Reports whether the compose file asks for a handover, in the words that it has for swarm services.
-fn is_start_first(service: ModelService<'_>) -> bool {
-    let order = service.element().pointer("/deploy/update_config/order").and_then(Value::as_str);
-    order == Some("start-first")
 }
 
 /// Returns why there can't be a second container of the service beside each of these.
@@ -223,7 +225,10 @@ fn obstacle(model: &Model, service: ModelService<'_>, own: &[&Container]) -> Opt
     }
     for other in model.services().filter(|other| other.name != service.name) {
         let joins = |name: &str| own.iter().any(|container| container.name == name);
-        if other.shares_namespace_of(service.name) || other.joined_containers().any(joins) {
+        if other.shares_namespace_of(service.name)
+            || other.joined_containers().any(joins)
+            || other.mounts_volumes_of(service.name, joins)
+        {
             return Some(Obstacle::SharedBy(other.name.to_owned()));
         }
         if other.restarts_with().any(|name| name == service.name) {
@@ -314,6 +319,7 @@ mod tests {
         assert_eq!(of(&silent, None, &here), "not asked");
         assert_eq!(of(&silent, Some(Order::StartFirst), &here), "can");
         assert_eq!(of(&other, None, &here), "not asked");
+        assert_eq!(of(&other, Some(Order::StartFirst), &here), "not asked", "its author knows better");
         assert_eq!(of(&by_file, None, &[running("plain")]), "not asked", "nothing of it runs");
     }
 
@@ -354,6 +360,10 @@ mod tests {
             (json!({"network_mode": "service:web"}), Obstacle::SharedBy("side".into())),
             (json!({"pid": "service:web"}), Obstacle::SharedBy("side".into())),
             (json!({"network_mode": "container:shop-web-1"}), Obstacle::SharedBy("side".into())),
+            // It would go on with the volumes of the old containers.
+            (json!({"volumes_from": ["web"]}), Obstacle::SharedBy("side".into())),
+            (json!({"volumes_from": ["cache", "web:ro"]}), Obstacle::SharedBy("side".into())),
+            (json!({"volumes_from": ["container:shop-web-1:ro"]}), Obstacle::SharedBy("side".into())),
             (
                 json!({"depends_on": {"web": {"condition": "service_started", "restart": true}}}),
                 Obstacle::Restarts("side".into()),
@@ -364,6 +374,12 @@ mod tests {
             let model: Model = serde_json::from_value(services).unwrap();
             let asked = asked(&model, &[running("web")], None, &BTreeSet::new());
             assert_eq!(asked["web"], Some(expected));
+        }
+        for from in ["cache", "website:ro", "container:web", "container:other"] {
+            let services = json!({"services": {"web": start_first, "side": {"volumes_from": [from]}}});
+            let model: Model = serde_json::from_value(services).unwrap();
+            let asked = asked(&model, &[running("web")], None, &BTreeSet::new());
+            assert_eq!(asked["web"], None, "{from}");
         }
         let stopped = Container { state: State::Exited, name: "shop-web-2".into(), ..running("web") };
         assert_eq!(

@@ -376,6 +376,7 @@ fn container(task: &Task) -> Container {
         health: None,
         health_output: String::new(),
         probed_at: None,
+        served: false,
         health_timing: None,
         restart_count: 0,
         started_at: task.since.filter(|_| state == State::Running),

@@ -85,12 +85,20 @@ pub(super) fn health_output(seen: &Value) -> String {
 /// Returns the last probe of a container's health check. The engine keeps those of earlier runs, which say nothing about
 /// the last one.
 fn last_probe(seen: &Value) -> Option<&Value> {
-    let started_at = text(seen, "/State/StartedAt").and_then(moment);
-    let is_of_last_run = |probe: &&Value| {
-        let probed_at = text(probe, "/Start").and_then(moment);
-        started_at.zip(probed_at).is_none_or(|(started, probed)| probed >= started)
-    };
-    list(seen, "/State/Health/Log").last().filter(is_of_last_run)
+    list(seen, "/State/Health/Log").last().filter(|probe| is_of_last_run(seen, probe))
+}
+
+fn is_of_last_run(seen: &Value, probe: &Value) -> bool {
+    let (started_at, probed_at) = (text(seen, "/State/StartedAt"), text(probe, "/Start"));
+    let times = started_at.and_then(moment).zip(probed_at.and_then(moment));
+    times.is_none_or(|(started, probed)| probed >= started)
+}
+
+/// Reports whether a container's health check has passed in its last run. The engine remembers a few probes: the last one may
+/// have failed because the process was ending.
+fn has_served(seen: &Value) -> bool {
+    let has_passed = |probe: &Value| number(probe, "/ExitCode") == Some(0);
+    list(seen, "/State/Health/Log").iter().any(|probe| has_passed(probe) && is_of_last_run(seen, probe))
 }
 
 /// Returns the state of a running container's health check.
@@ -169,6 +177,7 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
         health,
         health_output: health_output(seen),
         probed_at: last_probe(seen).and_then(|probe| text(probe, "/Start")).and_then(moment),
+        served: has_served(seen),
         health_timing,
         restart_count: amount(seen, "/RestartCount").unwrap_or(0),
         started_at: text(seen, "/State/StartedAt").and_then(moment),

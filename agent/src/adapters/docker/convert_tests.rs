@@ -134,6 +134,24 @@ fn probes_of_an_earlier_run_do_not_count() {
 }
 
 #[test]
+fn a_container_has_served_if_its_health_check_has_passed_in_its_last_run() {
+    let served = |probes: &[(&str, i64)]| {
+        let probe = |(at, code): &(&str, i64)| json!({"Start": at, "ExitCode": code, "Output": ""});
+        let log: Vec<Value> = probes.iter().map(probe).collect();
+        let state = json!({"Status": "exited", "ExitCode": 0, "StartedAt": "2024-05-01T10:00:00Z",
+            "Health": {"Status": "unhealthy", "Log": log}});
+        made(&json!({"State": state})).served
+    };
+    let (before, first, last) = ("2024-05-01T09:59:59Z", "2024-05-01T10:00:01Z", "2024-05-01T10:00:02Z");
+    assert!(served(&[(first, 1), (last, 0)]));
+    assert!(served(&[(first, 0), (last, 1)]), "it was ending already");
+    assert!(!served(&[(first, 1), (last, 1)]), "the check may be that of an image which others serve with");
+    assert!(!served(&[(before, 0), (last, 1)]), "an earlier run");
+    assert!(!served(&[]));
+    assert!(!made(&json!({"State": {"Status": "exited", "Health": null}})).served);
+}
+
+#[test]
 fn a_container_that_never_started_has_no_start_time_and_an_error() {
     let c =
         made(&json!({"State": {"Status": "created", "StartedAt": "0001-01-01T00:00:00Z", "ExitCode": 127,

@@ -64,6 +64,7 @@ impl Service {
                     deployment.outage.ended(&id, at);
                 }
                 self.note_exit(&id, at, *exit_code);
+                self.note_finished(&id, *exit_code);
                 self.known.exit_codes.insert(id, *exit_code);
             }
             EventKind::Destroy => {
@@ -71,6 +72,7 @@ impl Service {
                 self.durable.stops.remove(&id);
                 self.durable.engine_stops.remove(&id);
                 self.known.exit_codes.remove(&id);
+                self.known.finished.remove(&id);
                 self.known.signals.remove(&id);
                 self.known.told_to_stop.remove(&id);
                 self.known.resumed.remove(&id);
@@ -92,6 +94,19 @@ impl Service {
         self.inspections.request_by(now + SETTLE);
     }
 
+    /// Notes that a container has done its work: it has ended with code 0, and nobody has stopped it. One that has served was to
+    /// go on, unless its restart policy starts it again whatever its code.
+    fn note_finished(&mut self, id: &str, exit_code: i64) {
+        let Some(container) = self.containers().iter().find(|c| c.id == id) else { return };
+        let is_of_this_run = |at: &Timestamp| container.started_at.is_none_or(|start| *at >= start);
+        let stops = [&self.durable.stops, &self.durable.engine_stops];
+        let is_stopped = stops.into_iter().filter_map(|stops| stops.get(id)).any(is_of_this_run);
+        let is_stopped = is_stopped || self.restarting.contains(&container.name);
+        if exit_code == 0 && !is_stopped && (!container.served || container.restart_policy.is_endless()) {
+            self.known.finished.insert(id.to_owned());
+        }
+    }
+
     /// Whether a container was told to stop in the run that began then.
     fn is_start_of_run_told_to_stop(&self, id: &str, at: Timestamp) -> bool {
         let began = self.containers().iter().find(|c| c.id == id).and_then(|c| c.started_at);
@@ -105,6 +120,8 @@ impl Service {
         if self.containers().iter().any(is_own) {
             return;
         }
+        // Podman may report the stop after the end.
+        self.known.finished.remove(&id);
         // The time by the clock as it is set now: that of an event which is replayed may be by an earlier one.
         if self.durable.stops.get(&id) != Some(&at) || !self.known.told_to_stop.contains_key(&id) {
             self.known.told_to_stop.insert(id.clone(), now);

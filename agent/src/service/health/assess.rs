@@ -45,7 +45,7 @@ pub(in crate::service) enum Inactive {
     Stopped,
     /// It was told to stop, and is still running: it may be finishing its work, and its health says nothing.
     Stopping,
-    /// It exited by itself, with exit code 0.
+    /// It exited by itself with exit code 0, and its health check had not passed: a job.
     Finished,
     /// It was paused.
     Paused,
@@ -73,7 +73,7 @@ pub enum Symptom {
         /// Exit code of the last run.
         exit_code: i64,
     },
-    /// Its process exited with a nonzero code.
+    /// Its process exited with a nonzero code, or has served until then.
     Exited {
         /// Its exit code.
         exit_code: i64,
@@ -205,9 +205,10 @@ pub(in crate::service) fn assess_alone(container: &Container, stops: Stops<'_>) 
         State::Exited if ended_as_requested(container, stops.by_engine, &BTreeMap::new()) => {
             Condition::Failing(Symptom::EngineStopped)
         }
+        // What has served was to go on. That a job has a health check proves nothing: it may be that of its image.
+        State::Exited if exit_code == 0 && !container.served => Condition::Inactive(Inactive::Finished),
         // The OOM killer may have killed a child that the main process coped with.
-        State::Exited if exit_code == 0 => Condition::Inactive(Inactive::Finished),
-        State::Exited if container.oom_killed => Condition::Failing(Symptom::OutOfMemory),
+        State::Exited if container.oom_killed && exit_code != 0 => Condition::Failing(Symptom::OutOfMemory),
         State::Exited => Condition::Failing(Symptom::Exited { exit_code }),
     }
 }

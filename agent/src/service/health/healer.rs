@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::config::ServiceConfig;
 use crate::model::few::FewMap;
-use crate::model::{Container, RestartPolicy, State};
+use crate::model::{Container, State};
 use crate::service::event::Note;
 use crate::service::health::assess::{
     Condition, Inactive, ProblemKind, StopTimes, Stops, TERMINATED, assess, signed, stuck_at,
@@ -45,6 +45,8 @@ const ASK_TO_STOP: [i32; 4] = [2, 3, 9, 15];
 /// Exit codes of a process that was ended by KILL or TERM, the signals of a regular stop.
 pub(in crate::service) const ENDED_BY_SIGNAL: [i64; 2] = [KILLED, TERMINATED];
 const KILLED: i64 = 137;
+/// The exit codes of most programs that were stopped.
+const ENDED_WHEN_STOPPED: [i64; 3] = [0, KILLED, TERMINATED];
 /// The signal that a process can't handle.
 const KILL: i32 = 9;
 
@@ -295,7 +297,7 @@ impl Healer {
         container.state == State::Exited
             // The OOM killer sends KILL. It may also have killed another process, earlier.
             && !(container.oom_killed && container.exit_code == KILLED)
-            && (ENDED_BY_SIGNAL.contains(&container.exit_code) || self.was_kept_down(container))
+            && (ENDED_WHEN_STOPPED.contains(&container.exit_code) || self.was_kept_down(container))
             && !exit_codes.contains_key(&container.id)
             && (self.unknown.contains(&container.id) || self.ended_unseen(container, now))
     }
@@ -304,7 +306,7 @@ impl Healer {
     /// stopped it. Its exit code says nothing: not every program ends by the signal, or with 0.
     fn was_kept_down(&self, container: &Container) -> bool {
         let since = self.engine_since.zip(container.finished_at);
-        matches!(container.restart_policy, RestartPolicy::Always | RestartPolicy::UnlessStopped)
+        container.restart_policy.is_endless()
             && container.error.is_empty()
             && since.is_some_and(|(since, ended)| since <= ended)
     }
@@ -339,8 +341,9 @@ impl Healer {
         counts.push((now, count));
     }
 
-    /// Whether the restart policy keeps restarting the container. In a slow loop the last run has failed, as a container that
-    /// finishes its work again and again has not crashed, and the current run has not outlasted the loop.
+    /// Whether the restart policy keeps restarting the container. The last run has failed, as a container that finishes its work
+    /// again and again has not crashed, unless the engine takes longer and longer to start it. In a slow loop the current run has
+    /// not outlasted the loop.
     pub(in crate::service) fn is_in_crash_loop(&self, container: &Container, now: Timestamp) -> bool {
         let counts = self.restart_counts.get(&container.id).map_or(&[][..], Vec::as_slice);
         let is_looping = |window: Duration| {
@@ -352,8 +355,8 @@ impl Healer {
             let ran = container.started_at.map(|start| now.duration_since(start));
             container.state == State::Restarting || ran.is_none_or(|ran| ran < signed(SLOW_LOOP_RUN))
         };
-        is_looping(LOOP_WINDOW)
-            || (is_looping(SLOW_LOOP_WINDOW) && container.exit_code != 0 && is_young())
+        let has_failed = container.exit_code != 0;
+        (has_failed && (is_looping(LOOP_WINDOW) || (is_looping(SLOW_LOOP_WINDOW) && is_young())))
             || (container.state == State::Restarting && container.restart_count >= LOOP_COUNT)
     }
 }

@@ -9,7 +9,8 @@
 //!
 //! `start` and `rollback` run compose for those services of the deployment that do not hand over, if there are any. The
 //! steps name containers by ID: the old ones are in the plan, the new ones are recorded once compose has made them. Old
-//! containers that were drained for good are removed by `revive`, and `rollback` makes others in the place of the new ones.
+//! containers that were drained for good are removed by `revive`, and `rollback` makes others in the place of the new ones. So
+//! are those that do not run a second time, after `verify_rollback` has found that.
 
 use std::collections::BTreeMap;
 
@@ -76,6 +77,9 @@ pub struct Handover {
     /// Whether the old containers may have been told that no more requests will follow.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_drained: bool,
+    /// Whether the old containers were started again, and one of them did not keep running.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_spent: bool,
     /// Whether the new containers were removed again.
     #[serde(default)]
     pub is_withdrawn: bool,

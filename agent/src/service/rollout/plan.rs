@@ -212,6 +212,10 @@ pub struct Plan {
     pub kept_tags: Vec<(Reference, OldImage)>,
     /// The containers before the deployment.
     pub before: Vec<Baseline>,
+    /// Compose services of which a container has ended by itself with code 0 before: jobs, and workers that live by their
+    /// restart policy. One that does so again has done its work.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub jobs: BTreeSet<String>,
     /// Change of the tag variable, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<TagChange>,
@@ -359,6 +363,7 @@ impl Plan {
             image_changes: Vec::new(),
             kept_tags: Vec::new(),
             before: Vec::new(),
+            jobs: BTreeSet::new(),
             tag: None,
             kept: Vec::new(),
             starts_project: false,

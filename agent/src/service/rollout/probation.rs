@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::image::{ImageId, Reference};
 use crate::model::probe::Target;
 use crate::model::swarm::TaskState;
-use crate::model::{Container, HealthState, RestartPolicy, State};
+use crate::model::{Container, HealthState, State};
 use crate::service::health::assess::{Condition, Inactive, StopTimes, Stops, Symptom, assess_alone};
 use crate::service::rollout::baseline::{Baseline, Expected, NO_STOPS};
 use crate::service::rollout::plan::Plan;
@@ -558,7 +558,8 @@ fn crash(container: &Container, seen: &mut Seen, context: Context<'_>) -> Option
         return Some(Flaw::OutOfMemory);
     }
     let restarts = restarts(container, context);
-    if restarts >= 2 {
+    let is_done = is_done(container, context);
+    if restarts >= 2 && !is_done {
         return Some(Flaw::CrashLoop { restarts, exit_code });
     }
     match context.condition(container) {
@@ -572,15 +573,12 @@ fn crash(container: &Container, seen: &mut Seen, context: Context<'_>) -> Option
             let is_unhealthy = matches!(condition, Condition::Failing(_));
             (is_unhealthy && seen.was_healthy).then_some(Flaw::BecameUnhealthy)
         }
-        Condition::Failing(Symptom::Exited { .. } | Symptom::OutOfMemory | Symptom::Dead)
-            if exit_code != 0 =>
-        {
+        Condition::Failing(Symptom::Exited { .. } | Symptom::OutOfMemory | Symptom::Dead) if !is_done => {
             std::mem::replace(&mut seen.ended, true).then_some(Flaw::Exited { exit_code })
         }
         // Other restart policies start it again.
         Condition::Inactive(Inactive::Finished)
-            if matches!(container.restart_policy, RestartPolicy::No | RestartPolicy::OnFailure)
-                && ran_before(container, context) =>
+            if !container.restart_policy.is_endless() && ran_before(container, context) =>
         {
             std::mem::replace(&mut seen.ended, true).then_some(Flaw::EndedUnexpectedly)
         }
@@ -588,16 +586,27 @@ fn crash(container: &Container, seen: &mut Seen, context: Context<'_>) -> Option
     }
 }
 
-/// Reports whether the compose service of a container kept running before the deployment. A one-shot had ended.
+/// Reports whether the last run of a container has ended with code 0, as one of its compose service did before: it has done its
+/// work, and is no crash, whether it is started again or not.
+fn is_done(container: &Container, context: Context<'_>) -> bool {
+    container.exit_code == 0 && context.plan.jobs.contains(&container.compose_service)
+}
+
+/// Reports whether the compose service of a container kept running before the deployment. A one-shot had ended, or ran at that
+/// moment.
 fn ran_before(container: &Container, context: Context<'_>) -> bool {
     let mut before = context.plan.before.iter();
-    before.any(|was| was.compose_service == container.compose_service && was.running)
+    !is_done(container, context)
+        && before.any(|was| was.compose_service == container.compose_service && was.running)
 }
 
 /// Returns a flaw that fails the probation at its deadline.
 fn unproven(container: &Container, seen: &Seen, context: Context<'_>) -> Option<Flaw> {
     let exit_code = container.exit_code;
+    let is_done = is_done(container, context);
     match context.condition(container) {
+        Condition::Healthy if container.health_timing.is_none() && is_done => None,
+        Condition::Restarting | Condition::Failing(Symptom::Exited { .. }) if is_done => None,
         Condition::Healthy if container.health_timing.is_none() => {
             let is_other_run = seen.started_at.is_some() && seen.started_at != container.started_at;
             if restarts(container, context) > 0 {

@@ -64,7 +64,7 @@ pub enum Phase {
         interference: Option<Interference>,
     },
     /// The new images failed after the old containers were drained or stopped: starting these again, or removing them if they
-    /// were drained for good.
+    /// were drained for good, or do not run a second time.
     Revive(Failed),
     /// The new images failed: removing their containers.
     Withdraw {

@@ -54,6 +54,12 @@ fn each_container_state_maps_to_one_condition() {
         (in_state(State::Unknown), no_stops, inactive(Inactive::Unknown)),
         (in_state(State::Dead), no_stops, Failing(Symptom::Dead)),
         (ended(0), no_stops, inactive(Inactive::Finished)),
+        (Container { served: true, ..ended(0) }, no_stops, Failing(Symptom::Exited { exit_code: 0 })),
+        (
+            Container { served: true, oom_killed: true, ..ended(0) },
+            no_stops,
+            Failing(Symptom::Exited { exit_code: 0 }),
+        ),
         (ended(1), no_stops, Failing(Symptom::Exited { exit_code: 1 })),
         (oom, no_stops, Failing(Symptom::OutOfMemory)),
         (ended(143), Stops { requested: &told, by_engine: &none, told: &none }, inactive(Inactive::Stopped)),
@@ -90,11 +96,15 @@ fn each_container_state_maps_to_one_condition() {
 #[test]
 fn the_status_agrees_with_the_healer_about_failing_containers() {
     let mut scenario = Scenario::of(ServiceConfig { auto_heal: false, ..config() });
-    let looping =
-        |count| Container { restart_count: count, restart_policy: RestartPolicy::Always, ..running("a") };
+    let looping = |count| Container {
+        restart_count: count,
+        restart_policy: RestartPolicy::Always,
+        exit_code: 1,
+        ..running("a")
+    };
     scenario.look(&[&looping(0)]).at(5).look(&[&looping(3)]).at(8).look(&[&looping(4)]);
     assert_eq!(scenario.kinds(), [Kind::DIED]);
     assert_eq!(scenario.status(), StatusValue::Unhealthy);
     let why = scenario.record().unhealthy_reason;
-    assert_eq!(why.as_deref(), Some("a keeps crashing: restarted 4 times, exit code 0"));
+    assert_eq!(why.as_deref(), Some("a keeps crashing: restarted 4 times, exit code 1"));
 }

@@ -371,7 +371,12 @@ fn a_container_stuck_between_two_runs_is_restarted() {
 fn the_status_tells_jobs_that_are_done_from_services_that_are_not_running() {
     let daemon = Container { restart_policy: RestartPolicy::Always, ..exited("web", 0) };
     let created = Container { state: State::Created, ..running("db") };
+    let served = Container { served: true, ..exited("db", 0) };
+    // The check of an image that others serve with.
+    let migrate = Container { health_timing: Some(HealthTiming::DEFAULT), ..exited("migrate", 0) };
     for (containers, expected) in [
+        (vec![served, running("web")], Err("db exited with code 0")),
+        (vec![migrate, running("web")], Ok(())),
         (vec![exited("job", 0)], Ok(())),
         (vec![exited("job", 0), running("web")], Ok(())),
         (vec![daemon], Err("none of its containers is running")),

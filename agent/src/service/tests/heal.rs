@@ -93,6 +93,33 @@ fn a_finished_one_shot_is_not_healed() {
 }
 
 #[test]
+fn a_container_that_has_served_is_healed_also_if_it_ends_with_code_0() {
+    let ended = Container { served: true, restart_policy: RestartPolicy::OnFailure, ..exited("vpn", 0) };
+    let mut scenario = Scenario::of(config());
+    scenario.look(&[&ended]);
+    assert_eq!(scenario.at(2).look(&[&ended]).restarts(), ["vpn"]);
+    assert_eq!(scenario.kinds(), [Kind::DIED, Kind::RESTARTING]);
+    // It serves once more, and ends once more.
+    let again = Container { started_at: scenario.seconds(3), ..ended.clone() };
+    scenario.at(4).look(&[&again]);
+    assert_eq!(scenario.kinds(), [Kind::RESTART_FAILED]);
+    // A person has stopped it.
+    let mut scenario = Scenario::of(config());
+    scenario.look(&[&running("vpn")]).event("id-vpn", EventKind::Kill { signal: Some(15) });
+    for second in [1, 3, 100] {
+        assert_eq!(scenario.at(second).look(&[&ended]).restarts(), [""; 0]);
+    }
+    // Or may have, before the agent was started.
+    let mut scenario = Scenario::of(config());
+    scenario.service.healer.events_unseen_before(scenario.now);
+    let ended = Container { finished_at: Some("2025-12-31T23:30:00Z".parse().unwrap()), ..ended };
+    for second in [1, 3, 100] {
+        assert_eq!(scenario.at(second).look(&[&ended]).restarts(), [""; 0]);
+    }
+    assert_eq!(scenario.kinds(), []);
+}
+
+#[test]
 fn containers_stopped_by_the_engine_at_its_shutdown_are_restarted() {
     let mut scenario = Scenario::of(config());
     scenario.look(&[&running("a")]);
@@ -372,8 +399,12 @@ fn a_container_that_never_started_is_seen_without_any_event() {
 #[test]
 fn the_healer_restarts_a_container_with_a_restart_policy_only_in_a_crash_loop() {
     let mut scenario = Scenario::of(config());
-    let looping =
-        |count| Container { restart_count: count, restart_policy: RestartPolicy::Always, ..running("a") };
+    let looping = |count| Container {
+        restart_count: count,
+        restart_policy: RestartPolicy::Always,
+        exit_code: 1,
+        ..running("a")
+    };
     scenario.look(&[&looping(0)]).at(5).look(&[&looping(1)]);
     assert_eq!(scenario.restarts(), [""; 0], "one restart is left to the engine");
     scenario.at(8).look(&[&looping(3)]);
@@ -419,7 +450,7 @@ fn a_container_that_crashes_after_each_run_is_in_a_loop_however_short_the_back_o
     assert!(loops(&mut scenario, 90, 1, 3000).len() > 3);
     assert!(scenario.kinds().contains(&Kind::DIED));
     // It finishes its work, or crashes rarely.
-    for (seconds, exit_code) in [(35, 0), (90, 0), (400, 1)] {
+    for (seconds, exit_code) in [(12, 0), (35, 0), (90, 0), (400, 1)] {
         let mut scenario = Scenario::of(config());
         assert_eq!(loops(&mut scenario, seconds, exit_code, 20 * seconds), [0; 0], "{seconds}");
         assert_eq!(scenario.kinds(), []);

@@ -211,6 +211,63 @@ fn new_containers_that_serve_stay_if_one_of_them_was_paused_and_the_old_ones_wer
     }
 }
 
+/// The new container has failed while it served alone, and the entrypoint of the old one works only once.
+#[test]
+fn an_old_container_that_does_not_run_a_second_time_is_made_anew() {
+    for (state, expected) in [(State::Running, Kind::ROLLED_BACK), (State::Exited, Kind::ROLLBACK_FAILED)] {
+        let phase = format!(r#"{{"step": "revive", {FAILURE}}}"#);
+        let row = in_later_format(&row("\"update\"", "\"changed\"", &phase));
+        let mut row: serde_json::Value = serde_json::from_str(&row).unwrap();
+        row["deployment"]["handover_plan"] = json!({"services": {"web": 1}});
+        row["deployment"]["handover"] = json!({"old": "retired", "new": ["web-2"]});
+        let mut scenario = resumed(&row.to_string());
+        let of_web = |id: &str, image: &str, state: State| Container {
+            id: id.into(),
+            compose_service: "web".into(),
+            image: ImageId(image.into()),
+            state,
+            exit_code: i64::from(state == State::Exited),
+            ..running(id)
+        };
+        let new = of_web("web-2", "sha256:v2", State::Exited);
+        let (revived, ended) =
+            (of_web("web-1", "sha256:v1", State::Running), of_web("web-1", "sha256:v1", State::Exited));
+        let stepped = |containers: &[&Container]| {
+            let containers = containers.iter().map(|c| (*c).clone()).collect();
+            Input::Stepped(StepResult::HandoverStepped { problems: Vec::new(), containers })
+        };
+        let up = |containers: &[&Container]| {
+            let containers = containers.iter().map(|c| (*c).clone()).collect();
+            Input::Stepped(StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers })
+        };
+
+        let Some(Action::Step(Step::Handover { step: HandoverStep::Revive { start, .. }, .. })) =
+            scenario.act()
+        else {
+            panic!("the old one is not started")
+        };
+        assert_eq!(start, ["web-1"]);
+        scenario.input(stepped(&[&revived, &new]));
+        assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
+        scenario.input(up(&[&revived, &new])).at(13).look(&[&ended, &new]).at(14).look(&[&ended, &new]);
+
+        let Some(Action::Step(Step::Handover { step: HandoverStep::Settle { remove }, .. })) = scenario.act()
+        else {
+            panic!("the old one is not removed")
+        };
+        assert_eq!(remove, ["web-1"]);
+        let durable = scenario.service.durable();
+        let again: Durable = serde_json::from_slice(&serde_json::to_vec(durable).unwrap()).unwrap();
+        assert_eq!(again, *durable, "it is removed also if the agent is restarted");
+        scenario.input(stepped(&[&new]));
+        assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
+        let anew = of_web("web-3", "sha256:v1", state);
+        scenario.input(up(&[&anew])).at(15).look(&[&anew]).at(16).look(&[&anew]).at(40).look(&[&anew]);
+        let last = scenario.entries.last().map(|entry| entry.event.clone());
+        assert_eq!(last, Some(expected), "{:?}", scenario.entries);
+    }
+}
+
 #[test]
 fn each_step_of_earlier_versions_is_read_and_finished() {
     let failure = format!("{{\"step\": \"STEP\", {FAILURE}}}");

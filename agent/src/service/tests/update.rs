@@ -1,5 +1,6 @@
 //! Scenarios of deployments in projects with more containers than the updated one, and of manual actions during them.
 
+mod jobs;
 mod machine;
 mod meanwhile;
 mod retry;

@@ -310,6 +310,14 @@ impl FakeContainer {
             Run::Ended { at, code, oom, .. } => (State::Exited, code, oom, Some(at)),
         };
         let health = self.health(now);
+        let served = match self.run {
+            Run::Never => false,
+            Run::Up(_) => health == Some(HealthState::Healthy),
+            Run::Ended { since, at, .. } => {
+                let age = (at.as_millisecond() - since.as_millisecond()).into();
+                self.behaviour.health(age) == Some(HealthState::Healthy)
+            }
+        };
         Container {
             id: self.id.clone(),
             name: self.name(),
@@ -324,6 +332,7 @@ impl FakeContainer {
             health,
             health_output: String::new(),
             probed_at: None,
+            served,
             health_timing: self.behaviour.health(0).map(|_| timing),
             restart_count: self.restarts,
             started_at: self.started(),

@@ -350,8 +350,10 @@ impl Deployment {
                 stop: old,
             },
             Phase::Settle { .. } => HandoverStep::Settle { remove: old },
-            // What they were told may outlast a start, so compose makes them anew.
-            Phase::Revive(_) if self.handover.is_drained && plan.drain().is_final() => {
+            // Compose makes them anew: they do not run a second time, or what they were told may outlast a start.
+            Phase::Revive(_)
+                if self.handover.is_spent || (self.handover.is_drained && plan.drain().is_final()) =>
+            {
                 HandoverStep::Settle { remove: old }
             }
             Phase::Revive(_) => HandoverStep::Revive { start: old, undo: plan.drain() },
@@ -407,6 +409,18 @@ impl Deployment {
         };
         let was_touched = matches!(self.handover.old, OldContainers::Drained | OldContainers::Retired);
         was_touched && self.plan().old_containers().all(runs)
+    }
+
+    /// Reports whether a failure after the old containers were started again is that one of them does not keep running, as with
+    /// an entrypoint that works only once. The engine counts its restarts from that start on.
+    pub(in crate::service) fn is_spent_by(&self, failure: &Failure, containers: &[Container]) -> bool {
+        let was_touched = matches!(self.handover.old, OldContainers::Drained | OldContainers::Retired);
+        let keeps_running = |c: &Container| c.state == State::Running && c.restart_count == 0;
+        let runs = containers.iter().any(|c| c.id == failure.container_id && keeps_running(c));
+        was_touched
+            && !self.handover.is_spent
+            && !runs
+            && self.plan().old_containers().any(|was| was.id == failure.container_id)
     }
 
     /// The phase in which the way back begins.

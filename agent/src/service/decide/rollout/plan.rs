@@ -72,6 +72,7 @@ impl Service {
             image_changes,
             kept_tags,
             before,
+            jobs: self.jobs(&observation.containers),
             tag,
             starts_project: self.starts_project(&observation.containers),
             pull_missing,
@@ -269,6 +270,12 @@ impl Service {
             Cause::RetryRollback => Baseline::all_and(containers, &self.down_on_unproven(containers)),
             _ => Baseline::all(containers),
         }
+    }
+
+    /// The compose services of which a container has done its work before, as far as the agent has seen it.
+    fn jobs(&self, containers: &[Container]) -> BTreeSet<String> {
+        let jobs = containers.iter().filter(|c| self.known.finished.contains(&c.id));
+        jobs.map(|c| c.compose_service.clone()).collect()
     }
 
     /// The containers, by ID, that a way back to earlier images replaces although they are down: those that have crashed, if

@@ -189,10 +189,17 @@ impl Service {
     }
 
     /// Gives up on the rollback, but not while new containers stand beside old ones that run again: what comes next would take
-    /// both sides for what is wanted. The new ones are removed, and the old ones are judged once more without them.
+    /// both sides for what is wanted. The new ones are removed, and the old ones are judged once more without them. Old ones that
+    /// do not run a second time are made anew once, as without a handover.
     fn give_up(&mut self, failed: Failed, why: RollbackProblem, now: Timestamp) {
         let containers = self.known.containers.clone().unwrap_or_default();
         let Some(deployment) = &mut self.durable.deployment else { return };
+        if let RollbackProblem::NotProven(again) = &why
+            && deployment.is_spent_by(again, &containers)
+        {
+            deployment.handover.is_spent = true;
+            return deployment.enter(Phase::Revive(failed), now);
+        }
         if deployment.must_withdraw() && deployment.old_run_again(&containers) {
             let withdraw = Phase::Withdraw { failed, remaining: None, is_verified: false };
             return deployment.enter(withdraw, now);
