@@ -178,6 +178,12 @@ impl<'a> ModelService<'a> {
         self.dependencies().map(|(name, _)| name)
     }
 
+    /// Returns those of them without which compose does not start it: all but those with `required: false`.
+    pub fn requires(self) -> impl Iterator<Item = &'a str> {
+        let is_optional = |value: &Value| value.get("required").and_then(Value::as_bool) == Some(false);
+        self.dependencies().filter(move |(_, value)| !is_optional(value)).map(|(name, _)| name)
+    }
+
     /// Returns how long its containers get to stop; `None` if the files do not say.
     pub fn stop_grace_period(self) -> Option<Duration> {
         duration(self.element.get("stop_grace_period")?.as_str()?)

@@ -180,6 +180,8 @@ async fn prepare(
     } else if let (UpMode::Changed, None, Some(model)) = (&up_mode, &start.definition, model.as_deref()) {
         renewed = moved(world, &project, model, containers).await?;
     }
+    let required = |model| present::required_profiles(containers, model, up_mode.services());
+    project.profiles = model.as_deref().map(required).unwrap_or_default();
     let spared = spared(engine, start, containers, &up_mode).await?;
     renewed.retain(|name| !spared.iter().any(|(c, _)| c.compose_service == *name));
     let is_whole = up_mode.services().is_empty() && !up_mode.is_for_none();
@@ -369,8 +371,8 @@ fn by_hand(service: &str) -> String {
 }
 
 /// Names the compose services of the whole project where compose, left to itself, would cover others: it leaves out those of
-/// a profile that a person has named, can't start those that have no container, and knows nothing of those to be spared.
-/// Returns all that are to be brought up.
+/// a profile that a person has named, or brings up all of one that it is called with, can't start those that have no container,
+/// and knows nothing of those to be spared. Returns all that are to be brought up.
 async fn name_all(
     compose: &dyn Compose,
     project: &mut Project,
@@ -381,10 +383,13 @@ async fn name_all(
 ) -> Vec<String> {
     let of_profiles = present::of_profiles(containers, model);
     let plain = || model.services().filter(|s| !s.has_profiles()).map(|s| s.name.to_owned()).collect();
-    let active: BTreeSet<String> = if of_profiles.is_empty() && spared.is_empty() {
+    let is_called_with_profiles = !project.profiles.is_empty();
+    let active: BTreeSet<String> = if of_profiles.is_empty() && !is_called_with_profiles && spared.is_empty()
+    {
         plain()
     } else {
-        compose.active_services(project).await.unwrap_or_else(|error| {
+        let by_itself = Project { profiles: BTreeSet::new(), ..project.clone() };
+        compose.active_services(&by_itself).await.unwrap_or_else(|error| {
             tracing::debug!(project = project.name, "can't read which compose services are active: {error}");
             plain()
         })
@@ -396,10 +401,15 @@ async fn name_all(
     }
     all.retain(|name| !spared.iter().any(|(c, _)| c.compose_service == *name));
     project.kept_counts.retain(|name, _| all.contains(name));
-    let is_as_compose_finds = all == active;
+    let is_as_compose_finds = all == active && !is_called_with_profiles;
     let all: Vec<String> = all.into_iter().collect();
     if !is_as_compose_finds {
         project.all_services.clone_from(&all);
+    }
+    if is_called_with_profiles {
+        // The profiles of COMPOSE_PROFILES, which no longer count.
+        let services = all.iter().filter_map(|name| model.service(name));
+        project.profiles.extend(services.flat_map(ModelService::profiles).map(str::to_owned));
     }
     all
 }
