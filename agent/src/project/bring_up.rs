@@ -187,7 +187,7 @@ async fn prepare(
     let is_whole = up_mode.services().is_empty() && !up_mode.is_for_none();
     if let Some(model) = model.as_deref().filter(|_| is_whole) {
         let all = name_all(compose, &mut project, model, containers, &up_mode, &spared).await;
-        note = leave_out(world, start, &project, model, &all, &spared).await?;
+        note = leave_out(world, start, &project, model, containers, &all, &spared).await?;
     } else if let Some(one) = spared.first().filter(|_| is_whole) {
         return Err(would_end(*one));
     }
@@ -214,7 +214,7 @@ async fn prepare(
     project.wait_grace =
         model.as_deref().map_or(Duration::ZERO, |model| wait_grace(model, containers, &up_mode));
     project.compatibility = present::compatibility(&project.name, containers);
-    let passed_on = passed_on(&up_mode, model.as_deref());
+    let passed_on = passed_on(&up_mode, model.as_deref(), containers);
     let awaited = model.as_deref().map(|model| awaited(start, model, containers, &up_mode));
     Ok(Call { project, up_mode, passed_on, renewed, followers, awaited: awaited.unwrap_or_default(), note })
 }
@@ -328,10 +328,11 @@ async fn leave_out(
     start: &BringUp,
     project: &Project,
     model: &Model,
+    containers: &[Container],
     all: &[String],
     spared: &[Spared<'_>],
 ) -> Result<Option<String>, CompareError> {
-    let needed = dependencies(model, all);
+    let needed = present::dependencies(model, all, containers);
     let mut notes = Vec::new();
     for (container, need) in spared {
         let service = &container.compose_service;
@@ -435,7 +436,7 @@ async fn keep_hashes(
     up_mode: &mut UpMode,
 ) -> Result<Option<String>, CompareError> {
     let UpMode::ScaledServices { names, replicas, with_dependencies, .. } = up_mode else { return Ok(None) };
-    let needed = dependencies(model, names);
+    let needed = present::dependencies(model, names, containers);
     if needed.is_empty() {
         return Ok(None);
     }
@@ -498,10 +499,10 @@ fn followers(model: &Model, names: &[String], containers: &[Container]) -> Vec<S
 }
 
 /// The dependencies that this mode passes on to compose.
-fn passed_on(up_mode: &UpMode, model: Option<&Model>) -> Vec<String> {
+fn passed_on(up_mode: &UpMode, model: Option<&Model>, containers: &[Container]) -> Vec<String> {
     match (up_mode, model) {
         (UpMode::ScaledServices { names, with_dependencies: true, .. }, Some(model)) => {
-            dependencies(model, names)
+            present::dependencies(model, names, containers)
         }
         _ => Vec::new(),
     }
@@ -517,22 +518,6 @@ fn called_tags(call: &Call, containers: &[Container], displaced: &[DisplacedTag]
         users.any(|c| is_called(&c.compose_service))
     };
     displaced.iter().filter(is_of_called).map(|one| one.tag.clone()).collect()
-}
-
-/// The compose services that these depend on, directly or not, without themselves.
-fn dependencies(model: &Model, names: &[String]) -> Vec<String> {
-    let mut needed: Vec<String> = Vec::new();
-    let mut unseen: Vec<String> = names.to_vec();
-    while let Some(name) = unseen.pop() {
-        for other in model.service(&name).into_iter().flat_map(ModelService::depends_on) {
-            if !names.iter().chain(&needed).any(|known| known == other) {
-                needed.push(other.to_owned());
-                unseen.push(other.to_owned());
-            }
-        }
-    }
-    needed.sort();
-    needed
 }
 
 /// The time that the containers of these services need to stop, one service after another.
@@ -670,7 +655,7 @@ mod tests {
         let of = |up_mode: UpMode| -> Vec<String> {
             let call = Call {
                 project: Project::default(),
-                passed_on: passed_on(&up_mode, Some(&model)),
+                passed_on: passed_on(&up_mode, Some(&model), &containers),
                 up_mode,
                 renewed: Vec::new(),
                 followers: Vec::new(),

@@ -55,6 +55,27 @@ pub(super) fn required_profiles(
     required.flat_map(|service| service.profiles()).map(str::to_owned).collect()
 }
 
+/// The compose services that these depend on, directly or not, without themselves and those that are off.
+pub(super) fn dependencies(model: &Model, names: &[String], containers: &[Container]) -> Vec<String> {
+    // Compose turns on the profiles of those that are named.
+    let is_on = |name: &str| {
+        names.iter().any(|named| named == name) || containers.iter().any(|c| c.compose_service == name)
+    };
+    let mut needed: Vec<String> = Vec::new();
+    let mut unseen: Vec<String> = names.to_vec();
+    while let Some(name) = unseen.pop() {
+        let Some(service) = model.service(&name) else { continue };
+        for other in service.depends_on().filter(|other| !model.lacks(service, other, is_on)) {
+            if !names.iter().chain(&needed).any(|known| known == other) {
+                needed.push(other.to_owned());
+                unseen.push(other.to_owned());
+            }
+        }
+    }
+    needed.sort();
+    needed
+}
+
 /// The compose services that have a container and are in the files.
 pub(super) fn with_containers(containers: &[Container], model: &Model) -> BTreeSet<String> {
     let services = containers.iter().map(|c| c.compose_service.clone());
@@ -185,6 +206,31 @@ mod tests {
         assert_eq!(of(&["web"], &["migrate", "web"]), ["jobs"], "its container was pruned");
         assert_eq!(of(&["db", "tool"], &[]), [""; 0], "nothing requires it");
         assert_eq!(of(&["web", "gone"], &[]), [""; 0], "it ran without them");
+    }
+
+    #[test]
+    fn an_optional_dependency_whose_profile_is_off_is_no_dependency() {
+        let model: Model = serde_json::from_value(serde_json::json!({"services": {
+            "web": {"image": "web:1", "depends_on": {
+                "db": {"condition": "service_started", "required": false},
+                "debugger": {"condition": "service_started", "required": false}}},
+            "db": {"image": "db:1"},
+            "debugger": {"image": "tool:1", "profiles": ["debug"], "depends_on": {
+                "collector": {"condition": "service_started", "required": true}}},
+            "tracer": {"image": "tool:1", "profiles": ["debug"]},
+            "collector": {"image": "tool:1"},
+        }}))
+        .expect("a model");
+        let of = |names: &[&str], running: &str| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            dependencies(&model, &names, &[Container::running(running, "tool:1")])
+        };
+        assert_eq!(of(&["web"], "web"), ["db"], "compose creates what is of no profile");
+        for (names, running) in
+            [(vec!["web"], "debugger"), (vec!["web"], "tracer"), (vec!["tracer", "web"], "web")]
+        {
+            assert_eq!(of(&names, running), ["collector", "db", "debugger"], "{names:?} {running}");
+        }
     }
 
     #[test]
