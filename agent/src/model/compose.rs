@@ -60,8 +60,8 @@ impl Model {
         Some(ModelService { name, element })
     }
 
-    /// Reports whether compose starts a service without this dependency, as far as the services that have containers tell: it is
-    /// optional, and none of its profiles is on.
+    /// Reports whether compose starts a service without this dependency, as far as the services that have containers tell:
+    /// it is optional, and none of its profiles is on.
     pub fn lacks(&self, service: ModelService<'_>, on: &str, has_containers: impl Fn(&str) -> bool) -> bool {
         let Some(other) = self.service(on) else { return false };
         let is_shared = |profile: &str| {

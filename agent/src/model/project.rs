@@ -119,8 +119,8 @@ pub struct Project {
     /// find those of a profile that a person has named (`--profile`).
     #[serde(skip)]
     pub all_services: Vec<String>,
-    /// The profiles that compose is called with (`--profile`). Then the services have to be named, since compose would bring up
-    /// all of these profiles, and those of `COMPOSE_PROFILES` do not count.
+    /// The profiles that compose is called with (`--profile`). Then the services have to be named, since compose would bring
+    /// up all of these profiles, and those of `COMPOSE_PROFILES` do not count.
     #[serde(skip)]
     pub profiles: BTreeSet<String>,
     /// The compose services that have containers, where these are known. If compose can't render all services, it renders these.

@@ -41,8 +41,8 @@ pub(super) fn of_profiles(containers: &[Container], model: &Model) -> BTreeSet<S
     services.filter(|name| model.service(name).is_some_and(ModelService::has_profiles)).collect()
 }
 
-/// The profiles to call compose with: those of services that others require, without which it rejects the files. Of the services
-/// only those count that have a container or that compose is called for (`named`).
+/// The profiles to call compose with: those of services that others require, without which it rejects the files. Of the
+/// services only those count that have a container or that compose is called for (`named`).
 pub(super) fn required_profiles(
     containers: &[Container],
     model: &Model,
