@@ -398,7 +398,7 @@ pub trait Compose: Send + Sync + 'static {
     async fn up(&self, project: &Project, up_mode: &UpMode, pull: PullPolicy)
     -> Result<String, ComposeError>;
 
-    /// `compose config --quiet`: checks that the files are valid.
+    /// `compose config --quiet`: checks that the files are valid, with the services of all profiles if they are not without.
     async fn validate(&self, project: &Project) -> Result<(), ComposeError>;
 
     /// `compose config --format json`: returns the resolved model, with the services of all profiles; if compose can't render

@@ -60,6 +60,17 @@ impl Model {
         Some(ModelService { name, element })
     }
 
+    /// Reports whether compose starts a service without this dependency, as far as the services that have containers tell:
+    /// it is optional, and none of its profiles is on.
+    pub fn lacks(&self, service: ModelService<'_>, on: &str, has_containers: impl Fn(&str) -> bool) -> bool {
+        let Some(other) = self.service(on) else { return false };
+        let is_shared = |profile: &str| {
+            let mut all = self.services().filter(|one| one.profiles().any(|own| own == profile));
+            all.any(|one| has_containers(one.name))
+        };
+        other.has_profiles() && !service.requires().any(|name| name == on) && !other.profiles().any(is_shared)
+    }
+
     /// Returns the definition of a network.
     pub fn network(&self, key: &str) -> Option<&Value> {
         self.networks.as_ref()?.get(key)
@@ -176,6 +187,12 @@ impl<'a> ModelService<'a> {
     /// Returns the compose services that it depends on.
     pub fn depends_on(self) -> impl Iterator<Item = &'a str> {
         self.dependencies().map(|(name, _)| name)
+    }
+
+    /// Returns those of them without which compose does not start it: all but those with `required: false`.
+    pub fn requires(self) -> impl Iterator<Item = &'a str> {
+        let is_optional = |value: &Value| value.get("required").and_then(Value::as_bool) == Some(false);
+        self.dependencies().filter(move |(_, value)| !is_optional(value)).map(|(name, _)| name)
     }
 
     /// Returns how long its containers get to stop; `None` if the files do not say.

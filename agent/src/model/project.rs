@@ -1,6 +1,6 @@
 //! Compose projects and the options of `up`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,6 +119,10 @@ pub struct Project {
     /// find those of a profile that a person has named (`--profile`).
     #[serde(skip)]
     pub all_services: Vec<String>,
+    /// The profiles that compose is called with (`--profile`). Then the services have to be named, since compose would bring
+    /// up all of these profiles, and those of `COMPOSE_PROFILES` do not count.
+    #[serde(skip)]
+    pub profiles: BTreeSet<String>,
     /// The compose services that have containers, where these are known. If compose can't render all services, it renders these.
     #[serde(skip)]
     pub present: Vec<String>,

@@ -180,12 +180,14 @@ async fn prepare(
     } else if let (UpMode::Changed, None, Some(model)) = (&up_mode, &start.definition, model.as_deref()) {
         renewed = moved(world, &project, model, containers).await?;
     }
+    let required = |model| present::required_profiles(containers, model, up_mode.services());
+    project.profiles = model.as_deref().map(required).unwrap_or_default();
     let spared = spared(engine, start, containers, &up_mode).await?;
     renewed.retain(|name| !spared.iter().any(|(c, _)| c.compose_service == *name));
     let is_whole = up_mode.services().is_empty() && !up_mode.is_for_none();
     if let Some(model) = model.as_deref().filter(|_| is_whole) {
         let all = name_all(compose, &mut project, model, containers, &up_mode, &spared).await;
-        note = leave_out(world, start, &project, model, &all, &spared).await?;
+        note = leave_out(world, start, &project, model, containers, &all, &spared).await?;
     } else if let Some(one) = spared.first().filter(|_| is_whole) {
         return Err(would_end(*one));
     }
@@ -212,7 +214,7 @@ async fn prepare(
     project.wait_grace =
         model.as_deref().map_or(Duration::ZERO, |model| wait_grace(model, containers, &up_mode));
     project.compatibility = present::compatibility(&project.name, containers);
-    let passed_on = passed_on(&up_mode, model.as_deref());
+    let passed_on = passed_on(&up_mode, model.as_deref(), containers);
     let awaited = model.as_deref().map(|model| awaited(start, model, containers, &up_mode));
     Ok(Call { project, up_mode, passed_on, renewed, followers, awaited: awaited.unwrap_or_default(), note })
 }
@@ -326,10 +328,11 @@ async fn leave_out(
     start: &BringUp,
     project: &Project,
     model: &Model,
+    containers: &[Container],
     all: &[String],
     spared: &[Spared<'_>],
 ) -> Result<Option<String>, CompareError> {
-    let needed = dependencies(model, all);
+    let needed = present::dependencies(model, all, containers);
     let mut notes = Vec::new();
     for (container, need) in spared {
         let service = &container.compose_service;
@@ -375,8 +378,8 @@ fn by_hand((container, need): Spared<'_>) -> String {
 }
 
 /// Names the compose services of the whole project where compose, left to itself, would cover others: it leaves out those of
-/// a profile that a person has named, can't start those that have no container, and knows nothing of those to be spared.
-/// Returns all that are to be brought up.
+/// a profile that a person has named, or brings up all of one that it is called with, can't start those that have no container,
+/// and knows nothing of those to be spared. Returns all that are to be brought up.
 async fn name_all(
     compose: &dyn Compose,
     project: &mut Project,
@@ -387,10 +390,13 @@ async fn name_all(
 ) -> Vec<String> {
     let of_profiles = present::of_profiles(containers, model);
     let plain = || model.services().filter(|s| !s.has_profiles()).map(|s| s.name.to_owned()).collect();
-    let active: BTreeSet<String> = if of_profiles.is_empty() && spared.is_empty() {
+    let is_called_with_profiles = !project.profiles.is_empty();
+    let active: BTreeSet<String> = if of_profiles.is_empty() && !is_called_with_profiles && spared.is_empty()
+    {
         plain()
     } else {
-        compose.active_services(project).await.unwrap_or_else(|error| {
+        let by_itself = Project { profiles: BTreeSet::new(), ..project.clone() };
+        compose.active_services(&by_itself).await.unwrap_or_else(|error| {
             tracing::debug!(project = project.name, "can't read which compose services are active: {error}");
             plain()
         })
@@ -402,10 +408,15 @@ async fn name_all(
     }
     all.retain(|name| !spared.iter().any(|(c, _)| c.compose_service == *name));
     project.kept_counts.retain(|name, _| all.contains(name));
-    let is_as_compose_finds = all == active;
+    let is_as_compose_finds = all == active && !is_called_with_profiles;
     let all: Vec<String> = all.into_iter().collect();
     if !is_as_compose_finds {
         project.all_services.clone_from(&all);
+    }
+    if is_called_with_profiles {
+        // The profiles of COMPOSE_PROFILES, which no longer count.
+        let services = all.iter().filter_map(|name| model.service(name));
+        project.profiles.extend(services.flat_map(ModelService::profiles).map(str::to_owned));
     }
     all
 }
@@ -431,7 +442,7 @@ async fn keep_hashes(
     up_mode: &mut UpMode,
 ) -> Result<Option<String>, CompareError> {
     let UpMode::ScaledServices { names, replicas, with_dependencies, .. } = up_mode else { return Ok(None) };
-    let needed = dependencies(model, names);
+    let needed = present::dependencies(model, names, containers);
     if needed.is_empty() {
         return Ok(None);
     }
@@ -458,8 +469,8 @@ async fn keep_hashes(
         return Ok(None);
     }
     Ok(Some(format!(
-        "A dependency of {} is not running, not healthy or was edited, so compose was called with --no-deps. The next \
-         `compose up -d` of a person will make the container anew.",
+        "A dependency of {} is not running, not healthy, was edited or was made anew by another tool, so compose was called \
+         with --no-deps. The next `compose up -d` of a person will make the container anew.",
         names.join(", ")
     )))
 }
@@ -494,10 +505,10 @@ fn followers(model: &Model, names: &[String], containers: &[Container]) -> Vec<S
 }
 
 /// The dependencies that this mode passes on to compose.
-fn passed_on(up_mode: &UpMode, model: Option<&Model>) -> Vec<String> {
+fn passed_on(up_mode: &UpMode, model: Option<&Model>, containers: &[Container]) -> Vec<String> {
     match (up_mode, model) {
         (UpMode::ScaledServices { names, with_dependencies: true, .. }, Some(model)) => {
-            dependencies(model, names)
+            present::dependencies(model, names, containers)
         }
         _ => Vec::new(),
     }
@@ -513,22 +524,6 @@ fn called_tags(call: &Call, containers: &[Container], displaced: &[DisplacedTag]
         users.any(|c| is_called(&c.compose_service))
     };
     displaced.iter().filter(is_of_called).map(|one| one.tag.clone()).collect()
-}
-
-/// The compose services that these depend on, directly or not, without themselves.
-fn dependencies(model: &Model, names: &[String]) -> Vec<String> {
-    let mut needed: Vec<String> = Vec::new();
-    let mut unseen: Vec<String> = names.to_vec();
-    while let Some(name) = unseen.pop() {
-        for other in model.service(&name).into_iter().flat_map(ModelService::depends_on) {
-            if !names.iter().chain(&needed).any(|known| known == other) {
-                needed.push(other.to_owned());
-                unseen.push(other.to_owned());
-            }
-        }
-    }
-    needed.sort();
-    needed
 }
 
 /// The time that the containers of these services need to stop, one service after another.
@@ -666,7 +661,7 @@ mod tests {
         let of = |up_mode: UpMode| -> Vec<String> {
             let call = Call {
                 project: Project::default(),
-                passed_on: passed_on(&up_mode, Some(&model)),
+                passed_on: passed_on(&up_mode, Some(&model), &containers),
                 up_mode,
                 renewed: Vec::new(),
                 followers: Vec::new(),

@@ -100,6 +100,7 @@ impl Comparison {
     pub(crate) fn is_exact(&self, service: &str) -> bool {
         let differences = self.rendered.differences(&[service.to_owned()], &self.running);
         self.rendered.is_exact(service, &self.running)
+            && !self.running.is_relabelled(service)
             && differences.iter().all(|one| one.is_of_connections() || one.is_beside_files())
     }
 }
@@ -352,6 +353,36 @@ mod tests {
         };
         assert!(is_exact("same"), "compose does not notice it");
         assert!(!is_exact("other"), "it was edited, too");
+    }
+
+    #[test]
+    fn a_dependency_that_another_tool_has_made_anew_with_its_old_labels_is_not_left_alone() {
+        let is_exact = |label: &str, image: Value| {
+            let rendered = Rendered {
+                model: serde_json::from_value(json!({ "services": { "db": {} } })).expect("a model"),
+                hashes: [("db".to_owned(), "same".to_owned())].into(),
+                ..Rendered::default()
+            };
+            let labels = json!({
+                "com.docker.compose.service": "db",
+                "com.docker.compose.config-hash": "same",
+                "com.docker.compose.image": label,
+            });
+            let mut container = json!({ "Config": { "Labels": labels } });
+            for (key, value) in image.as_object().expect("fields") {
+                container[key] = value.clone();
+            }
+            let running = Running { containers: vec![container], ..Running::default() };
+            Comparison { rendered, running }.is_exact("db")
+        };
+        assert!(is_exact("sha256:one", json!({ "Image": "sha256:one" })));
+        assert!(!is_exact("sha256:one", json!({ "Image": "sha256:two" })));
+        let of_platform =
+            json!({ "Image": "sha256:index", "ImageManifestDescriptor": { "digest": "sha256:one" } });
+        assert!(is_exact("sha256:one", of_platform.clone()));
+        assert!(!is_exact("sha256:two", of_platform));
+        assert!(is_exact("sha256:one", json!({ "Image": "one" })));
+        assert!(is_exact("", json!({ "Image": "sha256:two" })), "older versions have no such label");
     }
 
     #[tokio::test]

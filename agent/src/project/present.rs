@@ -41,6 +41,41 @@ pub(super) fn of_profiles(containers: &[Container], model: &Model) -> BTreeSet<S
     services.filter(|name| model.service(name).is_some_and(ModelService::has_profiles)).collect()
 }
 
+/// The profiles to call compose with: those of services that others require, without which it rejects the files. Of the
+/// services only those count that have a container or that compose is called for (`named`).
+pub(super) fn required_profiles(
+    containers: &[Container],
+    model: &Model,
+    named: &[String],
+) -> BTreeSet<String> {
+    let names = containers.iter().map(|c| &c.compose_service).chain(named);
+    let services: Vec<ModelService<'_>> = names.filter_map(|name| model.service(name)).collect();
+    let required: BTreeSet<&str> = services.iter().flat_map(|service| service.requires()).collect();
+    let required = services.iter().filter(|service| required.contains(service.name));
+    required.flat_map(|service| service.profiles()).map(str::to_owned).collect()
+}
+
+/// The compose services that these depend on, directly or not, without themselves and those that are off.
+pub(super) fn dependencies(model: &Model, names: &[String], containers: &[Container]) -> Vec<String> {
+    // Compose turns on the profiles of those that are named.
+    let is_on = |name: &str| {
+        names.iter().any(|named| named == name) || containers.iter().any(|c| c.compose_service == name)
+    };
+    let mut needed: Vec<String> = Vec::new();
+    let mut unseen: Vec<String> = names.to_vec();
+    while let Some(name) = unseen.pop() {
+        let Some(service) = model.service(&name) else { continue };
+        for other in service.depends_on().filter(|other| !model.lacks(service, other, is_on)) {
+            if !names.iter().chain(&needed).any(|known| known == other) {
+                needed.push(other.to_owned());
+                unseen.push(other.to_owned());
+            }
+        }
+    }
+    needed.sort();
+    needed
+}
+
 /// The compose services that have a container and are in the files.
 pub(super) fn with_containers(containers: &[Container], model: &Model) -> BTreeSet<String> {
     let services = containers.iter().map(|c| c.compose_service.clone());
@@ -146,6 +181,56 @@ mod tests {
         let (up, down) = (State::Running, State::Exited);
         let all = [some("web", &[up]), some("worker", &[up]), some("tool", &[down])].concat();
         assert_eq!(of_profiles(&all, &model()), ["worker".to_owned()].into(), "the tool is off");
+    }
+
+    #[test]
+    fn profiles_are_named_only_for_services_that_others_require() {
+        let model: Model = serde_json::from_value(serde_json::json!({"services": {
+            "web": {"image": "web:1", "depends_on": {
+                "db": {"condition": "service_started", "required": true},
+                "migrate": {"condition": "service_completed_successfully"},
+                "debugger": {"condition": "service_started", "required": false}}},
+            "db": {"image": "db:1", "profiles": ["local"]},
+            "migrate": {"image": "web:1", "profiles": ["jobs"]},
+            "debugger": {"image": "tool:1", "profiles": ["debug"]},
+            "tool": {"image": "tool:1", "profiles": ["tools"]},
+        }}))
+        .expect("a model");
+        let of = |services: &[&str], named: &[&str]| -> Vec<String> {
+            let containers: Vec<Container> =
+                services.iter().map(|name| Container::running(name, "web:1")).collect();
+            let named: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
+            required_profiles(&containers, &model, &named).into_iter().collect()
+        };
+        assert_eq!(of(&["web", "db", "debugger", "tool"], &[]), ["local"]);
+        assert_eq!(of(&["web"], &["migrate", "web"]), ["jobs"], "its container was pruned");
+        assert_eq!(of(&["db", "tool"], &[]), [""; 0], "nothing requires it");
+        assert_eq!(of(&["web", "gone"], &[]), [""; 0], "it ran without them");
+    }
+
+    #[test]
+    fn an_optional_dependency_whose_profile_is_off_is_no_dependency() {
+        let model: Model = serde_json::from_value(serde_json::json!({"services": {
+            "web": {"image": "web:1", "depends_on": {
+                "db": {"condition": "service_started", "required": false},
+                "debugger": {"condition": "service_started", "required": false}}},
+            "db": {"image": "db:1"},
+            "debugger": {"image": "tool:1", "profiles": ["debug"], "depends_on": {
+                "collector": {"condition": "service_started", "required": true}}},
+            "tracer": {"image": "tool:1", "profiles": ["debug"]},
+            "collector": {"image": "tool:1"},
+        }}))
+        .expect("a model");
+        let of = |names: &[&str], running: &str| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            dependencies(&model, &names, &[Container::running(running, "tool:1")])
+        };
+        assert_eq!(of(&["web"], "web"), ["db"], "compose creates what is of no profile");
+        for (names, running) in
+            [(vec!["web"], "debugger"), (vec!["web"], "tracer"), (vec!["tracer", "web"], "web")]
+        {
+            assert_eq!(of(&names, running), ["collector", "db", "debugger"], "{names:?} {running}");
+        }
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl Scope {
     /// Services whose image changes: those whose containers run on it. Another one, whose file says so by now, was edited and
     /// not applied. A service that does not run keeps its state: one that an operator has stopped, a job that has finished, an
     /// inactive profile. The exception is a job that one of these services waits for, such as a migration: it is part of their
-    /// start, and its container may have been pruned.
+    /// start, and its container may have been pruned. One that is optional and of a profile that is off was never run.
     fn changed(&self, model: Option<&Model>) -> BTreeSet<String> {
         let changes = |reference: &Reference| self.images.contains(reference);
         let was_on = |was: &Baseline| was.made_from().is_some_and(|r| changes(&r));
@@ -119,8 +119,10 @@ impl Scope {
         let mut names: BTreeSet<String> = users.filter(|name| model.service(name).is_some()).collect();
         let mut unseen: Vec<String> = names.iter().cloned().collect();
         while let Some(name) = unseen.pop() {
-            let needed = model.service(&name).into_iter().flat_map(ModelService::waits_for);
-            for needed in needed.filter(|needed| is_on(needed)) {
+            let Some(service) = model.service(&name) else { continue };
+            let has_containers = |name: &str| self.before.iter().any(|was| was.compose_service == name);
+            let is_run = |job: &&str| is_on(job) && !model.lacks(service, job, has_containers);
+            for needed in service.waits_for().filter(is_run) {
                 if names.insert(needed.to_owned()) {
                     unseen.push(needed.to_owned());
                 }
@@ -291,6 +293,30 @@ mod tests {
             all().into_iter().filter(|was| was.compose_service != "migrate").collect();
         let names = names(&scope("web:1", &before), Some(&model()));
         assert!(names.contains(&"migrate".to_owned()) && !names.contains(&"absent".to_owned()), "{names:?}");
+    }
+
+    #[test]
+    fn an_optional_migration_of_a_profile_that_is_off_is_not_run() {
+        let model = |required: bool| -> Model {
+            let on =
+                serde_json::json!({ "condition": "service_completed_successfully", "required": required });
+            serde_json::from_value(serde_json::json!({"services": {
+                "web": {"image": "web:1", "depends_on": {"migrate": on}},
+                "migrate": {"image": "web:1", "profiles": ["migrate"]},
+                "seed": {"image": "seed:1", "profiles": ["migrate"]},
+            }}))
+            .unwrap()
+        };
+        let (web, seed) = (was("web", "web:1", true), was("seed", "seed:1", false));
+        let of = |before: &[&Baseline], required: bool| {
+            let before: Vec<Baseline> = before.iter().map(|was| (*was).clone()).collect();
+            names(&scope("web:1", &before), Some(&model(required)))
+        };
+        assert_eq!(of(&[&web], false), ["web"]);
+        assert_eq!(of(&[&web], true), ["migrate", "web"], "its container was pruned");
+        assert_eq!(of(&[&web, &seed], false), ["migrate", "web"], "the profile is on");
+        let ran = was("migrate", "web:1", false);
+        assert_eq!(of(&[&web, &ran], false), ["migrate", "web"]);
     }
 
     #[test]

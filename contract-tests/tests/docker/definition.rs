@@ -431,6 +431,43 @@ services:
     }
 }
 
+/// Without `--profile`, compose rejects the files.
+#[test]
+fn a_service_that_needs_one_of_a_profile_is_brought_up_with_the_profile_that_a_person_has_named() {
+    let mut world = World::new("needs-profile");
+    world.push("web", &Image::good("v1"));
+    let host = world.host.clone();
+    let text = |mode: &str| {
+        format!(
+            "x-web: &web {{ image: '{host}/web:latest', labels: {{labels}}, stop_grace_period: 1s, network_mode: none }}
+services:
+  web: {{ <<: *web, depends_on: [db], environment: {{ MODE: {mode} }} }}
+  db: {{ <<: *web, profiles: [local] }}
+  other: {{ <<: *web, profiles: [local] }}
+"
+        )
+    };
+    world.project.write_text(&text("one"));
+    by_hand(&world, &["-f", &file(&world), "--profile", "local", "up", "-d", "web"]);
+    let agent = world.agent_for([world.entry("shop", &["web:latest"]).set("compose_watch", true)]);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+    world.assert_runs("db", "v2");
+    agent.wait_done(1);
+
+    agent.redeploy("shop");
+    agent.wait_entry(&Kind::FORCE_REDEPLOY, 1);
+    agent.wait_done(2);
+    world.project.write_text(&text("two"));
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::COMPOSE_DRIFT, 1);
+    assert!(environment(&world, "web").contains(&"MODE=two".to_owned()));
+    let services: Vec<String> = world.project.containers().into_iter().map(|view| view.service).collect();
+    assert!(!services.contains(&"other".to_owned()), "nobody has started it: {services:?}");
+}
+
 #[test]
 fn the_image_of_a_stopped_project_is_pulled_and_deployed_once_it_runs() {
     let world = project("off", "");

@@ -154,6 +154,9 @@ impl ComposeCli {
         for file in &project.env_files {
             arguments.extend(["--env-file".into(), file.into()]);
         }
+        for profile in &project.profiles {
+            arguments.extend(["--profile".into(), profile.into()]);
+        }
         // Podman passes its arguments to the installed compose provider, and not every provider supports this one.
         if self.runtime == Runtime::Docker {
             arguments.extend(["--progress".into(), "quiet".into()]);
@@ -603,8 +606,16 @@ impl Compose for ComposeCli {
     }
 
     async fn validate(&self, project: &Project) -> Result<(), ComposeError> {
+        const CHECK: [&str; 2] = ["config", "--quiet"];
         no_links(project).await?;
-        self.run(project, &["config", "--quiet"], None, true).await.map(|_| ())
+        match self.run(project, &CHECK, None, true).await {
+            // A service may depend on one of a profile, which a person has named.
+            Err(error) if !error.output.is_empty() => {
+                let all = with_profiles(&["*"], &CHECK);
+                self.run(project, &all, None, true).await.map(|_| ()).map_err(|_| error)
+            }
+            other => other.map(|_| ()),
+        }
     }
 
     async fn model(&self, project: &Project) -> Result<Model, ComposeError> {

@@ -195,6 +195,37 @@ fn kept_counts_and_services_of_profiles_are_named_to_compose() {
     }
 }
 
+#[test]
+fn profiles_are_named_before_the_subcommand() {
+    let project = Project {
+        name: "shop".into(),
+        files: vec!["/srv/a.yml".into()],
+        profiles: ["local".to_owned(), "prod".to_owned()].into(),
+        all_services: vec!["db".into(), "web".into()],
+        ..Project::default()
+    };
+    for (up_mode, task) in [
+        (UpMode::Changed, "up -d --pull never --no-build db web"),
+        (UpMode::Services(vec!["web".into()]), "up -d --pull never --no-build --no-deps web"),
+        (UpMode::StartOnly, "start db web"),
+    ] {
+        let words_of = up_task(&project, &up_mode, PullPolicy::Never);
+        let words_of: Vec<&str> = words_of.iter().map(String::as_str).collect();
+        let expected = format!("compose -p shop -f /srv/a.yml --profile local --profile prod {task}");
+        assert_eq!(words(cli(Runtime::Podman).arguments(&project, &words_of)), expected);
+    }
+}
+
+#[tokio::test]
+async fn files_are_valid_if_a_service_depends_on_one_of_a_profile_and_not_if_nothing_renders_them() {
+    let undefined = "echo 'service \"web\" depends on undefined service \"db\"' >&2; exit 1";
+    let stage = Stage::new(&format!("case \"$*\" in *'--profile *'*) exit 0;; esac; {undefined}"));
+    assert_eq!(scripted().validate(&stage.project()).await, Ok(()));
+    let stage = Stage::new(undefined);
+    let error = scripted().validate(&stage.project()).await.unwrap_err();
+    assert!(error.cause.contains("undefined service"), "{error:?}");
+}
+
 #[tokio::test]
 async fn active_services_are_those_that_compose_names() {
     let stage = Stage::new("echo \"$*\" > args.txt; printf 'web\\ndb\\n'");

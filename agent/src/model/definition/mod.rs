@@ -50,6 +50,8 @@ const HASH_LABEL: &str = "com.docker.compose.config-hash";
 const VERSION_LABEL: &str = "com.docker.compose.version";
 /// Label with the dependencies that a container was created with, as `service:condition:restart`, separated by commas.
 const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
+/// Label with the ID of the image that compose has created a container from.
+const IMAGE_LABEL: &str = "com.docker.compose.image";
 /// Label with the compose service.
 const SERVICE_LABEL: &str = "com.docker.compose.service";
 
@@ -303,6 +305,20 @@ impl Running {
                 }
             }
             fields
+        })
+    }
+
+    /// Reports whether another tool has made a container of a compose service anew, from another image and with the labels of
+    /// the old one: compose would recreate it, although its definition is the same.
+    pub fn is_relabelled(&self, name: &str) -> bool {
+        let mut labelled =
+            self.of_service(name).filter(|container| !label(container, IMAGE_LABEL).is_empty());
+        labelled.any(|container| {
+            // With the containerd store, some versions write the digest of the manifest for the platform.
+            let ids = ["/Image", "/ImageManifestDescriptor/digest"].into_iter();
+            let mut ids = ids.filter_map(|id| container.pointer(id)?.as_str()).peekable();
+            // An older podman gives the ID without `sha256:`.
+            ids.peek().is_some() && !ids.any(|id| label(container, IMAGE_LABEL).ends_with(id))
         })
     }
 

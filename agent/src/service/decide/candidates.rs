@@ -54,10 +54,12 @@ impl Service {
 
     /// Whether any gate may hold updates of this service.
     pub(in crate::service) fn is_gated(&self) -> bool {
-        self.config.update.is_some()
-            || self.fleet.is_gating()
-            || self.shares_gates()
-            || !self.known.differences.is_empty()
+        self.has_gates() || !self.known.differences.is_empty()
+    }
+
+    /// Whether any gate other than that for edited compose files may hold them.
+    pub(in crate::service) fn has_gates(&self) -> bool {
+        self.config.update.is_some() || self.fleet.is_gating() || self.shares_gates()
     }
 
     /// Records new digests of the registry with the time of the first sighting, and drops those that are no longer there.

@@ -1,9 +1,12 @@
 //! Scenarios of projects that are started, forced up, or follow their compose files.
 
 use super::*;
+use crate::config::UpdateConfig;
 use crate::model::{Awaited, Origin};
 use crate::ports::Priority;
 use crate::service::action::Expects;
+use crate::service::gates::candidate::Unsigned;
+use crate::service::observation::Unanswered;
 
 #[test]
 fn auto_start_pulls_and_starts_what_the_machine_has_never_run() {
@@ -218,24 +221,62 @@ fn a_project_whose_container_waits_for_the_healer_is_not_started_within_the_cool
     assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
 }
 
-/// Other images in the compose files may never have been present locally. But compose would pull a withheld image as
-/// well.
+/// Other images in the compose files may never have been present locally. Compose would pull one that is withheld as well, but
+/// only if its tag names none here.
 #[test]
-fn compose_may_pull_missing_images_unless_an_image_of_the_service_is_withheld() {
-    let blocked = |scenario: &mut Scenario| {
-        scenario.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
+fn compose_may_pull_missing_images_unless_it_would_pull_one_that_is_withheld() {
+    type SetUp = fn(&mut Scenario, &mut Observation);
+    let nothing: SetUp = |_, _| ();
+    let blocked: SetUp = |scenario, _| scenario.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
+    let elsewhere: SetUp = |_, seen| seen.blocked_elsewhere = vec![blocked_by("api")];
+    let unanswered: SetUp = |_, seen| {
+        seen.images[0].remote = None;
+        seen.unanswered.insert(IMAGE.into(), Unanswered::Failed("the registry is away".into()));
     };
-    let nothing: fn(&mut Scenario) = |_| ();
-    for (remote, before, expected) in [('1', nothing, PullPolicy::Missing), ('2', blocked, PullPolicy::Never)]
-    {
-        let mut scenario = Scenario::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
-        before(&mut scenario);
-        scenario.check(observed(remote, &[local("sha256:one", &['1'])], &[&exited("a", 137)]));
-        let Some(Action::Step(Step::Start(BringUp { pull, .. }))) = scenario.act() else {
-            panic!("not started")
-        };
-        assert_eq!(pull, expected, "{remote}");
+    let unsigned: SetUp = |_, seen| {
+        seen.unsigned.insert(IMAGE.into(), Unsigned::Missing);
+    };
+    let failed: SetUp =
+        |scenario, _| scenario.service.durable.images.of(IMAGE).failed_digests.push(digest('2'));
+    let v1 = [local("sha256:one", &['1'])];
+    let web = running("web");
+    let other = Container { config_image: "db:1".into(), ..running("db") };
+    // The digest in the registry, the image that runs here, whether the tag names it.
+    for (remote, set_up, runs, is_tagged, expected) in [
+        ('1', nothing, true, true, true),
+        ('2', blocked, true, true, true),
+        ('2', blocked, true, false, true), // it is tagged again
+        ('2', blocked, false, false, false),
+        ('1', elsewhere, true, true, true),
+        ('1', elsewhere, false, false, false),
+        ('2', unsigned, true, true, true),
+        ('2', unsigned, false, false, false),
+        ('2', unanswered, true, true, false), // it may be pruned, and the registry may answer by then
+        // A person has edited the files: they name another tag than the one that runs.
+        ('2', nothing, false, false, true),
+        ('2', failed, false, false, false),
+    ] {
+        let mut scenario = Scenario::of(config());
+        let images = if runs { v1.as_slice() } else { &[] };
+        let mut seen = observed(remote, images, &[if runs { &web } else { &other }]);
+        seen.images[0].tagged = images.first().filter(|_| is_tagged).cloned();
+        set_up(&mut scenario, &mut seen);
+        let about = format!("{seen:?}");
+        scenario.check(seen);
+        assert!(scenario.service.begin(Cause::ComposeChanged, scenario.now), "{about}");
+        let deployment = scenario.service.durable().deployment.as_ref().unwrap();
+        assert_eq!(deployment.plan().pull_missing, expected, "{about}");
     }
+}
+
+#[test]
+fn an_image_that_was_never_here_is_not_pulled_for_an_edit_if_a_gate_opens_for_one_digest() {
+    let update = UpdateConfig { approve: true, ..UpdateConfig::default() };
+    let mut scenario = Scenario::of(ServiceConfig { update: Some(Arc::new(update)), ..config() });
+    let other = Container { config_image: "db:1".into(), ..running("db") };
+    scenario.check(observed('2', &[], &[&other]));
+    assert!(scenario.service.begin(Cause::ComposeChanged, scenario.now));
+    assert!(!scenario.service.durable().deployment.as_ref().unwrap().plan().pull_missing);
 }
 
 #[test]

@@ -58,7 +58,7 @@ impl Service {
         let is_live = before.iter().any(|was| was.live);
         let up_mode = self.up_mode(&cause, observation, is_live);
         let tag = self.plan_tag(observation, &image_changes);
-        let pull_missing = self.may_pull_missing(&decisions, observation, &cause, is_live);
+        let pull_missing = self.may_pull_missing(&decisions, observation, &cause, is_live, &kept_tags);
         let hooks = self.plan_hooks(&cause, &image_changes, &before);
         let probe = self.config.update.as_ref().and_then(|update| update.probe.clone());
         let probe = probe.filter(|_| matches!(cause, Cause::Update | Cause::Redeploy));
@@ -330,36 +330,55 @@ impl Service {
         self.durable.left_stopped.get(&container.id).is_some_and(|left| left.why == WhyLeft::MixedData)
     }
 
-    /// Reports whether compose may pull images that are not present locally: only if it brings up the whole project and no
-    /// image is withheld, because it would pull a withheld image as well.
+    /// Reports whether compose may pull images that are not present locally: only if it brings up the whole project, and would
+    /// pull no image that is withheld. It leaves alone a tag that names an image here, as `kept_tags` do for sure: they are
+    /// pointed to theirs directly before compose runs, while another one may be pruned until then.
     fn may_pull_missing(
         &self,
         decisions: &[ImageDecision<'_>],
         observation: &Observation,
         cause: &Cause,
         is_live: bool,
+        kept_tags: &[(Reference, OldImage)],
     ) -> bool {
         let whole = match cause {
             Cause::Update => !is_live,
             Cause::Redeploy | Cause::ComposeChanged | Cause::Start | Cause::ForceUp { .. } => true,
             Cause::RetryRollback | Cause::GoBack(_) | Cause::RecreateContainer { .. } => false,
         };
-        let is_allowed = |decision: &ImageDecision<'_>| match decision.comparison {
+        let is_kept = |tag: &Reference| kept_tags.iter().any(|(kept, _)| kept == tag);
+        let is_allowed = |decision: &ImageDecision<'_>| match &decision.comparison {
             Comparison::UpToDate | Comparison::Pinned | Comparison::Pulled { .. } => true,
+            _ if is_kept(&decision.view.reference) => true,
             // Compose would pull it by its tag.
             Comparison::Stale { .. } if !cause.is_about_images() && decision.view.current().is_empty() => {
                 false
             }
             Comparison::Stale { .. } => decision.is_free_update(),
             Comparison::FirstStart { .. } if *cause == Cause::Start => !decision.is_held,
-            Comparison::NotFound { .. } | Comparison::FirstStart { .. } => *cause == Cause::Redeploy,
-            Comparison::Blocked | Comparison::Unsigned | Comparison::Managed | Comparison::Unanswered => {
-                false
+            Comparison::NotFound { .. } | Comparison::FirstStart { .. } if *cause == Cause::Redeploy => true,
+            // It is here, built or loaded, or a person has edited the files to name it.
+            Comparison::NotFound { remote, .. } => {
+                let is_wanted = *cause == Cause::ComposeChanged || !decision.view.current().is_empty();
+                let memory = self.durable.images.get(&decision.view.configured);
+                is_wanted && !self.has_gates() && !memory.failed_before(remote)
             }
+            Comparison::FirstStart { .. }
+            | Comparison::Blocked
+            | Comparison::Unsigned
+            | Comparison::Managed
+            | Comparison::Unanswered => false,
         };
-        let is_blocked =
-            self.durable.images.blocked().next().is_some() || !observation.blocked_elsewhere.is_empty();
-        whole && !is_blocked && decisions.iter().all(is_allowed)
+        // By its tag, another digest may be pulled than the one that was compared.
+        let stays = |(image, _): (&str, &Digest)| {
+            decisions
+                .iter()
+                .any(|decision| decision.view.configured == image && is_kept(&decision.view.reference))
+        };
+        whole
+            && self.durable.images.blocked().all(stays)
+            && observation.blocked_elsewhere.iter().all(|blocked| is_kept(&blocked.reference))
+            && decisions.iter().all(is_allowed)
     }
 
     /// Returns the change of the tag variable that these image changes require, if any.
