@@ -122,6 +122,11 @@ impl Durable {
         self.deployment.is_some()
     }
 
+    /// Whether a deployment is in progress that may still change containers.
+    pub fn is_changing_containers(&self) -> bool {
+        self.deployment.as_ref().is_some_and(|deployment| !deployment.phase.is_aftermath())
+    }
+
     /// The step of the deployment in progress, and the number of attempts.
     pub fn step(&self) -> Option<(&'static str, u32)> {
         self.deployment.as_ref().map(|deployment| (deployment.phase.name(), deployment.attempt))
