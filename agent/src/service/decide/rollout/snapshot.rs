@@ -407,14 +407,11 @@ impl Service {
             self.durable.snapshots.extend(new);
         }
         for kind in [KeptKind::Copy, KeptKind::SetAside] {
-            let mut of_kind: Vec<&mut KeptSnapshot> = self
-                .durable
-                .snapshots
-                .iter_mut()
-                .filter(|kept| kept.kind == kind && !kept.is_expired && kept.pending.is_none())
-                .collect();
-            of_kind.sort_by_key(|kept| std::cmp::Reverse(kept.at));
-            of_kind.into_iter().skip(plan.keep).for_each(|kept| kept.is_expired = true);
+            let is_of_kind =
+                |kept: &&mut KeptSnapshot| kept.kind == kind && !kept.is_expired && kept.pending.is_none();
+            // The newest is the last. The clock may have been ahead when one before it was made.
+            let of_kind = self.durable.snapshots.iter_mut().rev().filter(is_of_kind);
+            of_kind.skip(plan.keep).for_each(|kept| kept.is_expired = true);
         }
         let expired = self.durable.snapshots.iter().filter(|kept| kept.is_expired);
         expired.flat_map(KeptSnapshot::all_folders).collect()
