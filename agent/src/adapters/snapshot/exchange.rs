@@ -7,8 +7,8 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
 use super::{
-    FolderId, Place, Report, SnapshotError, because, copy, identity, mounts, nearest, partial, remove,
-    sync_parent,
+    FolderId, Place, Report, SnapshotError, attributes, because, copy, identity, mounts, nearest, partial,
+    remove, sync_parent,
 };
 
 /// Puts the copy in place of the folder, whose data is set aside. What was done before the process was killed is seen by the
@@ -88,7 +88,7 @@ fn by_contents(place: &Place) -> Result<(), SnapshotError> {
     copy::contents(copy, live, &report)
 }
 
-/// Removes what is in a folder.
+/// Removes what is in a folder, and what is copied into it would inherit.
 fn clear(folder: &Path) -> Result<(), SnapshotError> {
     mounts::check_removable(folder)?;
     for entry in fs::read_dir(folder).map_err(because("read", folder))? {
@@ -100,5 +100,5 @@ fn clear(folder: &Path) -> Result<(), SnapshotError> {
             fs::remove_file(&path).map_err(because("remove", &path))?;
         }
     }
-    Ok(())
+    attributes::disinherit(folder).map_err(because("prepare", folder))
 }
