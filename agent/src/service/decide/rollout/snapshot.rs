@@ -205,6 +205,10 @@ impl Service {
         for change in &deployment.plan().image_changes {
             self.durable.images.of(&change.configured).not_copied = None;
         }
+        // The env file may be a part of the data, and have the tag of its time.
+        if deployment.has_earlier_data() && deployment.tag().is_some_and(|tag| tag.line.is_some()) {
+            return deployment.enter(Phase::WriteTag, now);
+        }
         deployment.bring_up(None, now);
     }
 
@@ -664,7 +668,7 @@ impl Deployment {
     }
 
     /// Brings up the new images, or the old ones again, but first what they may need.
-    fn bring_up(&mut self, failed: Option<Failed>, now: Timestamp) {
+    pub(in crate::service) fn bring_up(&mut self, failed: Option<Failed>, now: Timestamp) {
         let is_needed = !self.not_made_anew().is_empty();
         let next = if is_needed { Phase::Resume { failed, is_early: true } } else { self.up(failed) };
         self.enter(next, now);
