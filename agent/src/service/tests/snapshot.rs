@@ -4,6 +4,7 @@ mod env_file;
 mod kept;
 mod left_stopped;
 mod pending;
+mod shared;
 
 use evenkeel_common::wire::Level;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use evenkeel_common::backoff;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::model::image::{ImageId, Reference};
 use crate::model::snapshot::{Copied, CopyMade, FolderId, KeptFolder, Mounter, Source};
@@ -33,6 +33,10 @@ const MAX_DISCARDED: u32 = 3;
 /// How long images wait whose data was copied, or was to be, and that were not brought up: the first time and at most.
 const COPY_AGAIN: Duration = Duration::from_hours(1);
 const LONGEST_COPY_AGAIN: Duration = Duration::from_hours(24);
+
+/// How often it is tried whether another service still may put back the data, and for how long. Nothing is stopped meanwhile.
+const WAIT_FOR_DATA: Duration = Duration::from_secs(30);
+const LONGEST_WAIT_FOR_DATA: SignedDuration = SignedDuration::from_hours(1);
 
 /// How long an update waits that has failed this often, and for which the service was down.
 pub(super) fn delay_after_copy(tries: u32) -> Duration {
@@ -141,6 +145,9 @@ impl Service {
                 }
                 self.stop_more(&running, now);
             }
+            (Phase::Quiesce, StepResult::Snapshot(SnapshotStepped::Waiting { why })) => {
+                self.waits_for_data(why, now);
+            }
             // Somebody has started one in the meantime: the copy is that of no moment. Before earlier data is put in place,
             // nothing was copied.
             (
@@ -196,6 +203,16 @@ impl Service {
             }
             (phase, other) => self.snapshot_step_failed(phase, &other.failure(), now),
         }
+    }
+
+    /// Another service may put back the data. Its probation is waited for, but not what it waits for itself.
+    fn waits_for_data(&mut self, why: String, now: Timestamp) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        if now.duration_since(deployment.since) >= LONGEST_WAIT_FOR_DATA {
+            return self.copy_failed(&why, now);
+        }
+        self.emitted.notes.push(Note::StepRetried { step: deployment.phase.name(), failure: why });
+        self.steps.retry_at = Some(now + WAIT_FOR_DATA);
     }
 
     /// The data is at rest, and as the new images are to find it.
@@ -535,6 +552,7 @@ impl Deployment {
         };
         Some(match &self.phase {
             Phase::Quiesce => SnapshotStep::Quiesce {
+                service: self.plan().service.clone(),
                 stop: state.stopped.clone(),
                 of: plan.sources.clone(),
                 measures: state.stopped.is_empty() && !matches!(self.plan().cause, Cause::GoBack(_)),
