@@ -63,9 +63,12 @@ fn is_copy(folder: &Path, place: &Place, copied: FolderId) -> Result<bool, Snaps
     Ok(identity(folder)? == FolderId { device, ..copied })
 }
 
-/// Exchanges two folders; `false` if that can't be done with these: a mount point, two file systems, or one that can't
-/// exchange.
+/// Exchanges two folders; `false` if that can't be done with these: a mount point, what is mounted elsewhere as well, two file
+/// systems, or one that can't exchange.
 fn exchange(one: &Path, live: &Path) -> Result<bool, SnapshotError> {
+    if mounts::is_mounted_elsewhere(&mounts::mounts(), live) {
+        return Ok(false);
+    }
     match rustix::fs::renameat_with(CWD, one, CWD, live, RenameFlags::EXCHANGE) {
         Ok(()) => sync_parent(live).map(|()| true),
         Err(Errno::XDEV | Errno::BUSY | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(false),

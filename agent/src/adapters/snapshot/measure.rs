@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rustix::fs::{CWD, RenameFlags};
 
 use super::copy::Alike;
-use super::mounts::{are_in_one_mount, check_no_mount_below, mount_points, mounts};
+use super::mounts::{are_in_one_mount, check_no_mount_below, is_mounted_elsewhere, mount_points, mounts};
 use super::{Free, Room, SnapshotError, because, copy, nearest};
 
 /// What copies of other users' files take, by bit number (capabilities(7)).
@@ -76,8 +76,11 @@ pub(super) fn room(live: &Path, copy: &Path, in_container: bool) -> Result<Room,
         check_set_ids(path, target)?;
     }
     let unshared = unshared(&size.alike, |largest| shares_blocks(live, largest, target))?;
-    let takes_place =
-        device(target) == device(live) && are_in_one_mount(&mounts(), live, target) && can_exchange(target);
+    let mounts = mounts();
+    let takes_place = device(target) == device(live)
+        && are_in_one_mount(&mounts, live, target)
+        && !is_mounted_elsewhere(&mounts, live)
+        && can_exchange(target);
     Ok(Room {
         bytes: size.bytes,
         available: free.bytes,

@@ -357,6 +357,30 @@ async fn data_that_can_not_be_exchanged_is_copied_back() {
 }
 
 #[tokio::test]
+async fn what_is_put_back_is_seen_wherever_the_folder_is_mounted() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = place(folder.path());
+    let alias = folder.path().join("alias");
+    fs::create_dir(&alias).unwrap();
+    fs::create_dir(&place.live).unwrap();
+    fs::write(place.live.join("file"), "x").unwrap();
+    let _mounted = Mounted::at(&alias, &place.live);
+    assert_eq!(FOLDERS.measure(&place.live, &place.copy).await.unwrap().copies, 2);
+    let before = manifest(&place.live);
+    let copied = copy(&place).await.unwrap();
+    fs::write(place.live.join("spoiled"), "x").unwrap();
+    let spoiled = manifest(&place.live);
+    FOLDERS.restore(&place, &copied).await.unwrap();
+    assert_eq!((manifest(&place.live), manifest(&alias)), (before.clone(), before));
+    assert_eq!(manifest(&place.aside), spoiled);
+    FOLDERS.undo(&place, &copied).await.unwrap();
+    assert_eq!((manifest(&place.live), manifest(&alias)), (spoiled.clone(), spoiled));
+}
+
+#[tokio::test]
 async fn what_can_not_be_exchanged_needs_room_for_two_copies() {
     if !is_root() {
         return;
