@@ -71,7 +71,7 @@ impl GateCommandRunner {
         let mark = self.marks.next();
         command.env(mark.0, &mark.1);
         let end = run(command, None, Instant::now() + limit, Leftovers::Kill, tail).await;
-        // A child may have left the process group.
+        // A child may have left the process group. One that goes on would pile up with every run.
         let _ = tokio::task::spawn_blocking(move || stragglers::kill(&mark)).await;
         end
     }
@@ -196,6 +196,8 @@ fn describe(status: ExitStatus) -> String {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+
+    use rustix::process::{Pid, Signal, kill_process};
 
     use super::*;
     use crate::model::image::{Digest, Reference};
@@ -401,5 +403,23 @@ mod tests {
         fs::remove_file(&alive).unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(!alive.exists(), "a child in a session of its own goes on");
+    }
+
+    #[tokio::test]
+    async fn the_helpers_of_a_container_that_a_hook_has_started_live_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let (helper, pid) = (folder.path().join("conmon"), folder.path().join("pid"));
+        // It leaves the process group of the hook, as the real one does.
+        let starts = format!(
+            "ln -s \"$(command -v sleep)\" {0}; setsid {0} 600 >/dev/null 2>&1 & echo $! > {1}; \
+             until test \"$(cat /proc/$!/comm)\" = conmon; do sleep 0.1; done",
+            helper.display(),
+            pid.display()
+        );
+        assert_eq!(runner().run_hook(&hook(&starts, Duration::from_secs(20))).await, Ok(()));
+        let id: i32 = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
+        let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+        assert!(stat.contains("(conmon) S "), "it is killed: {stat}");
+        kill_process(Pid::from_raw(id).unwrap(), Signal::KILL).unwrap();
     }
 }

@@ -13,6 +13,20 @@ use sha2::{Digest as _, Sha256};
 /// The variable that marks the processes of a command.
 const NAME: &str = "EK_RUN";
 
+/// The programs that keep a container of podman running, as they begin. They inherit the environment of whoever started it; an
+/// engine with a service of its own starts its helpers itself.
+const HELPERS: [&[u8]; 9] = [
+    b"conmon",
+    b"rootlessport",
+    b"containers-rootlessport",
+    b"pasta",
+    b"slirp4netns",
+    b"aardvark-dns",
+    b"netavark",
+    b"catatonit",
+    b"fuse-overlayfs",
+];
+
 /// How often the processes are gone through at most, and the time in between.
 const SWEEPS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(20);
@@ -80,12 +94,24 @@ fn sweep(passes: &impl Fn(&[u8]) -> bool) -> bool {
             continue;
         }
         let mut variables = environment.split(|byte| *byte == 0);
-        if variables.any(|variable| variable.starts_with(NAME.as_bytes()) && passes(variable)) {
+        let is_marked = variables.any(|variable| variable.starts_with(NAME.as_bytes()) && passes(variable));
+        if is_marked && !is_of_container(&process.path()) {
             // It may have ended by now.
             may_find_more |= kill_process(id, Signal::KILL).is_ok();
         }
     }
     may_find_more
+}
+
+/// Whether a process belongs to a container: it keeps one running, or runs inside of it with a variable that was passed on. A
+/// container stays, whatever engine the command has started it with.
+fn is_of_container(process: &Path) -> bool {
+    let command = std::fs::read(process.join("cmdline")).unwrap_or_default();
+    let program = command.split(|byte| *byte == 0).next().unwrap_or_default();
+    let name = program.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let namespace = |process: &Path| std::fs::read_link(process.join("ns/pid")).ok();
+    HELPERS.iter().any(|helper| name.starts_with(helper))
+        || namespace(process) != namespace(Path::new("/proc/self"))
 }
 
 fn id_of(name: &OsStr) -> Option<Pid> {

@@ -138,6 +138,7 @@ impl Member {
         let mut known = world.fleet_view.clone();
         let service = service.with_fleet(known.borrow_and_update().clone());
         journal.begin(&left, service.durable(), entries);
+        world.data.at_rest.take_again(&config.name, service.durable());
         let (sender, inbox) = inbox::channel();
         let service = Arc::new(service);
         let (shown, published) = published::channel(Published::new(service.clone()), world.changed.clone());
@@ -217,6 +218,7 @@ impl Member {
         if let Err(error) = self.commit(self.service.shut_down(), now).await {
             tracing::error!(service = self.name(), %error, "the final state could not be written");
         }
+        self.world.data.at_rest.release(self.name());
         // The final state may contain a new verdict.
         self.publish();
     }
@@ -413,6 +415,7 @@ impl Member {
         // A service that has not changed stays published as it is.
         if *service != *self.service {
             self.service = Arc::from(service);
+            self.world.data.at_rest.release_unused(self.name(), self.service.durable());
         }
         for note in notes {
             tracing::warn!(service = self.service.config().name, "{note}");

@@ -347,7 +347,7 @@ impl Check {
             },
         };
         let CheckAsked { earlier, measured, .. } = &self.asked;
-        match self.world.data.look(rules, &model, earlier.as_ref(), measured).await {
+        match self.world.data.look(&self.config.name, rules, &model, earlier.as_ref(), measured).await {
             Ok(seen) => Ok(Some(seen)),
             Err(error @ EngineError::Unavailable(_)) => Err(engine_fault(error)),
             Err(error) => Ok(Some(Err(error.to_string()))),

@@ -10,11 +10,12 @@ use tokio::sync::watch;
 
 use crate::model::snapshot::{
     CopyMade, EarlierData, Ended, KeptFolder, Mounter, Named, Place, Room, SnapshotError, SnapshotRules,
-    Source, named, stop_order,
+    Source, named, overlap, stop_order,
 };
 use crate::model::{Container, EngineError, IfFound, Members, Model};
 use crate::ports::snapshot::{Snapshots, Volumes};
 use crate::ports::{Engine, PullProgress};
+use crate::service::Durable;
 use crate::service::action::SnapshotStep;
 use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::input::{NotStarted, SnapshotStepped, StepResult};
@@ -33,22 +34,82 @@ pub struct Data {
     pub at_rest: AtRest,
 }
 
-/// Containers that are stopped while data is at rest, by ID, whoever they belong to. After a restart of the agent, they are
-/// known again once the steps are repeated; those that a failed way back has left stopped are not.
+/// What is stopped for the snapshots of all services, and the data that each of them may put back.
 #[derive(Clone, Default)]
-pub struct AtRest(Arc<Mutex<BTreeSet<String>>>);
+pub struct AtRest(Arc<Mutex<Held>>);
+
+#[derive(Default)]
+struct Held {
+    /// Containers that are stopped while data is at rest, by ID, whoever they belong to. After a restart of the agent, they are
+    /// known again once the steps are repeated; those that a failed way back has left stopped are not.
+    containers: BTreeSet<String>,
+    /// The folders that are at rest for a service, or that it may put back. No other service may stop what writes to them, or
+    /// copy what an unproven image has written.
+    folders: BTreeMap<String, BTreeSet<PathBuf>>,
+}
+
+impl Held {
+    /// Why a service has to leave data alone for now.
+    fn taken(&self, service: &str, of: &[Source]) -> Option<String> {
+        let others = self.folders.iter().filter(|(other, _)| *other != service);
+        let mut taken = others.flat_map(|(other, folders)| folders.iter().map(move |folder| (other, folder)));
+        let (other, folder) =
+            taken.find(|(_, folder)| of.iter().any(|source| overlap(&source.folder, folder)))?;
+        let folder = folder.display();
+        Some(format!("{other} may put the data in {folder} back until its new image is proven"))
+    }
+
+    fn take<'a>(&mut self, service: &str, of: impl Iterator<Item = &'a Source>) {
+        let mut folders = of.map(|source| source.folder.clone()).peekable();
+        if folders.peek().is_some() {
+            self.folders.entry(service.to_owned()).or_default().extend(folders);
+        }
+    }
+}
 
 impl AtRest {
+    /// Why a service has to leave data alone for now: another one may put back what overlaps with it.
+    fn taken(&self, service: &str, of: &[Source]) -> Option<String> {
+        self.0.lock().taken(service, of)
+    }
+
+    /// The same, and takes the data for the service if no other one has it.
+    fn take(&self, service: &str, of: &[Source]) -> Option<String> {
+        let mut held = self.0.lock();
+        let why = held.taken(service, of);
+        if why.is_none() {
+            held.take(service, of.iter());
+        }
+        why
+    }
+
+    /// Takes the data that a service has in use after a start of the agent.
+    pub(super) fn take_again(&self, service: &str, durable: &Durable) {
+        self.0.lock().take(service, durable.data_in_use());
+    }
+
+    /// Lets go of the data of a service that puts nothing back any more.
+    pub(super) fn release_unused(&self, service: &str, durable: &Durable) {
+        if !durable.may_use_data() {
+            self.release(service);
+        }
+    }
+
+    /// Lets go of the data of a service.
+    pub(super) fn release(&self, service: &str) {
+        self.0.lock().folders.remove(service);
+    }
+
     /// Notes what a step is about to stop, or to start again.
     fn follow(&self, step: &SnapshotStep) {
         match step {
             SnapshotStep::Quiesce { stop, .. }
             | SnapshotStep::Restore { stop, .. }
             | SnapshotStep::UndoRestore { stop, .. } => {
-                self.0.lock().extend(stop.iter().map(|one| one.id.clone()));
+                self.0.lock().containers.extend(stop.iter().map(|one| one.id.clone()));
             }
             SnapshotStep::Resume { start, .. } => {
-                self.0.lock().retain(|id| start.iter().all(|one| one.id != *id));
+                self.0.lock().containers.retain(|id| start.iter().all(|one| one.id != *id));
             }
             SnapshotStep::Copy { .. } | SnapshotStep::Expire { .. } => {}
         }
@@ -58,13 +119,13 @@ impl AtRest {
     pub(super) fn holds_any(&self, containers: &[Container]) -> bool {
         let held = self.0.lock();
         // One that runs again was started by somebody.
-        containers.iter().any(|container| !container.is_live() && held.contains(&container.id))
+        containers.iter().any(|container| !container.is_live() && held.containers.contains(&container.id))
     }
 }
 
 /// Why sources can't be copied of which one lies in another: a volume may bind a directory in another one, and a link may lead
 /// there. It would be copied twice, and be put back into what was put back before.
-fn overlap(sources: &[Source]) -> Option<String> {
+fn nested(sources: &[Source]) -> Option<String> {
     for (n, one) in sources.iter().enumerate() {
         for two in &sources[..n] {
             let (outer, inner) = if one.folder.starts_with(&two.folder) { (two, one) } else { (one, two) };
@@ -87,10 +148,11 @@ fn overlap(sources: &[Source]) -> Option<String> {
 const OF_LABEL: &str = "evenkeel.snapshot.of";
 
 impl Data {
-    /// Finds the data that the rules name, and measures what of it was not measured, and finds the earlier data that is to be
-    /// put in its place; the reason if it can't be copied or put back.
+    /// Finds the data that the rules of a service name, and measures what of it was not measured, and finds the earlier data that
+    /// is to be put in its place; the reason if it can't be copied or put back.
     pub(crate) async fn look(
         &self,
+        service: &str,
         rules: &SnapshotRules,
         model: &Model,
         earlier: Option<&EarlierData>,
@@ -103,7 +165,7 @@ impl Data {
                 Err(why) => return Ok(Err(format!("{of} can't be copied: {why}"))),
             }
         }
-        if let Some(why) = overlap(&sources) {
+        if let Some(why) = nested(&sources).or_else(|| self.at_rest.taken(service, &sources)) {
             return Ok(Err(why));
         }
         // To measure the data, all of it is walked through, which would be done in vain in every cycle.
@@ -223,7 +285,13 @@ impl Data {
     ) -> Result<StepResult, EngineError> {
         self.at_rest.follow(&step);
         let stepped = match step {
-            SnapshotStep::Quiesce { stop, of, measures } => {
+            SnapshotStep::Quiesce { service, stop, of, measures } => {
+                // What is stopped already was taken before.
+                if stop.is_empty()
+                    && let Some(why) = self.at_rest.take(&service, &of)
+                {
+                    return Ok(StepResult::Snapshot(SnapshotStepped::Waiting { why }));
+                }
                 if measures && let Some(why) = self.lacks_free(&of).await.map_err(refused)? {
                     return Err(EngineError::Refused(why));
                 }

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use super::*;
 use crate::model::State;
 use crate::model::snapshot::{Copied, FolderId, Free, Volume};
+use crate::service::rollout::snapshot::{KeptKind, KeptSnapshot, PendingData};
 
 /// Folders by path, of which some can't be put back, some can't be undone, and some can't be removed.
 #[derive(Default)]
@@ -238,7 +239,7 @@ fn what_is_stopped_for_a_snapshot_is_known_until_it_is_started_again() {
     };
     let resume = SnapshotStep::Resume { start: stop.clone(), project: "p".into() };
     for step in [
-        SnapshotStep::Quiesce { stop: stop.clone(), of: Vec::new(), measures: false },
+        SnapshotStep::Quiesce { service: "web".into(), stop: stop.clone(), of: Vec::new(), measures: false },
         SnapshotStep::Restore {
             stop: stop.clone(),
             copies: Vec::new(),
@@ -279,10 +280,10 @@ async fn data_whose_copy_is_hindered_is_not_walked_through() {
     let paused = Mounter { is_paused: true, ..mounter("cron", "") };
     let data = data(&folders, NoVolumes { running: Mutex::new(vec![paused]), ..NoVolumes::default() });
     let (rules, model) = (rules(), Model::default());
-    let why = data.look(&rules, &model, None, &[]).await.unwrap().unwrap_err();
+    let why = data.look("web", &rules, &model, None, &[]).await.unwrap().unwrap_err();
     assert!(why.contains("container cron mounts it and is paused"), "{why}");
     assert_eq!(*folders.measured.lock(), 0);
-    let seen = data.look(&rules, &model, None, &[]).await.unwrap().unwrap();
+    let seen = data.look("web", &rules, &model, None, &[]).await.unwrap().unwrap();
     assert_eq!((seen.rooms.len(), *folders.measured.lock()), (2, 2), "it no longer runs");
 }
 
@@ -301,7 +302,7 @@ async fn data_that_lies_in_other_data_wherever_links_lead_is_not_copied() {
         let links = BTreeMap::from([(PathBuf::from(one), PathBuf::from(leads_to))]);
         let folders = Arc::new(Folders { links, ..Folders::default() });
         let data = data(&folders, NoVolumes::default());
-        let seen = data.look(&rules(), &Model::default(), None, &[]).await.unwrap();
+        let seen = data.look("web", &rules(), &Model::default(), None, &[]).await.unwrap();
         let error = seen.err().unwrap_or_default();
         assert!(error.contains(why) && error.is_empty() == why.is_empty(), "{error}");
     }
@@ -315,7 +316,7 @@ async fn the_free_room_is_that_of_now_although_the_data_was_measured_before() {
     let room = Room { bytes: 1 << 30, available: 1 << 40, is_shared: false, copies: 1, ..Room::default() };
     let known = |(made, _): (CopyMade, Place)| (made.source, room);
     let measured: Vec<(Source, Room)> = copies(&["a", "b"]).into_iter().map(known).collect();
-    let seen = data.look(&rules(), &Model::default(), None, &measured).await.unwrap().unwrap();
+    let seen = data.look("web", &rules(), &Model::default(), None, &measured).await.unwrap().unwrap();
     let now = (PathBuf::from("/srv"), Room { available: 7, free_entries: Some(9), ..room });
     assert_eq!(seen.rooms, [now.clone(), now]);
     assert_eq!(*folders.measured.lock(), 0);
@@ -390,4 +391,44 @@ fn a_task_of_a_swarm_is_neither_stopped_nor_started() {
     // The swarm does not, for example, if its service was scaled down or removed meanwhile.
     let why = "it was a task of the swarm service backup; whether another one starts in its place is up to the swarm";
     assert_eq!(left[0].why, why);
+}
+
+#[tokio::test]
+async fn data_that_one_service_may_put_back_is_left_alone_by_the_others() {
+    let folders = Arc::new(Folders::default());
+    let data = data(&folders, NoVolumes::default());
+    let of =
+        |names: &[&str]| -> Vec<Source> { copies(names).into_iter().map(|(made, _)| made.source).collect() };
+    let look =
+        async |service: &str| data.look(service, &rules(), &Model::default(), None, &[]).await.unwrap();
+    assert_eq!(data.at_rest.take("shop", &of(&["a/uploads"])), None);
+    assert_eq!(data.at_rest.take("shop", &of(&["a/uploads"])), None, "its own");
+    let why = "shop may put the data in /srv/a/uploads back until its new image is proven";
+    assert_eq!(data.at_rest.take("web", &of(&["a"])).as_deref(), Some(why));
+    assert_eq!(look("web").await.unwrap_err(), why);
+    assert!(look("shop").await.is_ok());
+    assert_eq!(data.at_rest.take("blog", &of(&["c"])), None);
+
+    data.at_rest.release_unused("shop", &Durable::default());
+    assert_eq!(data.at_rest.take("web", &of(&["a"])), None);
+    data.at_rest.release("web");
+    // After a restart of the agent, while the new image of the shop is not proven.
+    let pending =
+        PendingData { old: Vec::new(), copies: copies(&["b"]).into_iter().map(|(made, _)| made).collect() };
+    let kept = KeptSnapshot {
+        id: "shop-1".into(),
+        at: "2026-01-01T00:00:00Z".parse().unwrap(),
+        kind: KeptKind::Copy,
+        image: "shop:1".into(),
+        left: Vec::new(),
+        bytes: 1,
+        folders: Vec::new(),
+        dump: None,
+        is_expired: false,
+        pending: Some(pending),
+    };
+    let durable = Durable { snapshots: vec![kept], ..Durable::default() };
+    data.at_rest.take_again("shop", &durable);
+    data.at_rest.release_unused("shop", &durable);
+    assert!(look("web").await.unwrap_err().starts_with("shop may put the data in /srv/b back"));
 }

@@ -346,6 +346,8 @@ pub enum HandoverStep {
 pub enum SnapshotStep {
     /// Stop these containers, and find what else mounts the data and runs.
     Quiesce {
+        /// The service that is updated.
+        service: String,
         /// The containers to stop, each with its own grace.
         stop: Vec<Mounter>,
         /// The data.

@@ -178,6 +178,11 @@ pub struct ContainerUse {
 pub enum SnapshotStepped {
     /// These containers mount the data and run.
     Running(Vec<Mounter>),
+    /// Nothing was stopped: another service may put back the data.
+    Waiting {
+        /// Which one.
+        why: String,
+    },
     /// The copies were put back, and these containers were started meanwhile.
     Disturbed(Vec<Mounter>),
     /// The data is copied.

@@ -271,12 +271,17 @@ impl Service {
     /// Whether a deployment is in progress. One whose outcome is decided and that only cleans up does not count.
     pub fn is_deploying(&self) -> bool {
         let deployment = self.durable.deployment.as_ref();
-        deployment.is_some_and(|d| !matches!(d.phase, Phase::Unpin | Phase::LastHook { .. }))
+        deployment.is_some_and(|d| !(d.phase == Phase::Unpin || d.phase.is_aftermath()))
     }
 
     /// Whether this service is changing its compose project, so that no other service may.
     pub fn is_changing_project(&self) -> bool {
-        self.durable.is_deploying() || !self.restarting.is_empty()
+        self.durable.is_changing_containers() || !self.restarting.is_empty()
+    }
+
+    /// Whether its containers are healed now: not while they are being deployed.
+    fn heals(&self) -> bool {
+        !self.durable.is_changing_containers() && !self.permits.is_retired
     }
 
     /// Whether the service is no longer configured, and has nothing left to finish but to return its leases.
@@ -411,16 +416,23 @@ impl Service {
         }
         let is_free = !self.project.is_busy();
         if let Some(deployment) = &self.durable.deployment {
-            if !self.steps.may_begin(now) || !is_free {
+            if self.steps.may_begin(now) && (is_free || deployment.phase.is_aftermath()) {
+                let step = deployment.step(self.current_project().as_ref());
+                self.steps.retry_at = None;
+                if let Some(step) = step {
+                    self.begin_step();
+                    return Some(Action::Step(step));
+                }
+                return self.next_probe(now).or_else(|| self.next_inspection(now));
+            }
+            if !self.heals() {
                 return None;
             }
-            let step = deployment.step(self.current_project().as_ref());
-            self.steps.retry_at = None;
-            if let Some(step) = step {
-                self.begin_step();
-                return Some(Action::Step(step));
-            }
-            return self.next_probe(now).or_else(|| self.next_inspection(now));
+            return match self.remedy_due(now).filter(|_| is_free) {
+                Some((name, Remedy::Restart { id })) => Some(self.begin_restart(name, id, now)),
+                // What is made anew waits: that is a deployment.
+                _ => self.next_inspection(now),
+            };
         }
         if is_free && let Some((name, remedy)) = self.remedy_due(now) {
             match remedy {
@@ -474,6 +486,12 @@ impl Service {
                     .into_iter()
                     .flatten()
                     .min()
+            }
+            Some(_) if self.heals() => {
+                let restart =
+                    self.next_remedy().filter(|(.., remedy)| matches!(remedy, Remedy::Restart { .. }));
+                let restart_at = restart.map(|(at, ..)| at).filter(|at| is_free || *at > now);
+                [self.steps.retry_at, inspect_at, restart_at].into_iter().flatten().min()
             }
             Some(_) if self.steps.is_running() || !is_free => None,
             Some(_) => self.steps.retry_at.or_else(|| inspect_at.into_iter().chain(self.probe_at(now)).min()),

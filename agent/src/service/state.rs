@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::model::Origin;
-use crate::model::snapshot::Mounter;
+use crate::model::snapshot::{Mounter, Source};
 use crate::service::boot;
 use crate::service::health::assess::StopTimes;
 use crate::service::health::restart_state::RestartState;
@@ -20,6 +20,7 @@ use crate::service::rollout::deployment;
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::Postponed;
 use crate::service::rollout::snapshot::KeptSnapshot;
+use crate::service::rollout::step::Phase;
 use crate::service::upkeep::late::LateWatch;
 use crate::service::upkeep::maintenance::WayBack;
 
@@ -120,6 +121,32 @@ impl Durable {
     /// Whether a deployment is in progress that must be completed.
     pub fn is_deploying(&self) -> bool {
         self.deployment.is_some()
+    }
+
+    /// Whether a deployment is in progress that may still change containers.
+    pub fn is_changing_containers(&self) -> bool {
+        self.deployment.as_ref().is_some_and(|deployment| !deployment.phase.is_aftermath())
+    }
+
+    /// The data that is at rest for the deployment in progress, or that it may put back, and what was copied for images that are
+    /// not proven yet.
+    pub fn data_in_use(&self) -> impl Iterator<Item = &Source> {
+        let is_begun = |deployment: &&Deployment| {
+            let snapshot = &deployment.snapshot;
+            !deployment.phase.is_aftermath() && (snapshot.at.is_some() || !snapshot.stopped.is_empty())
+        };
+        let deployment = self.deployment.as_deref().filter(is_begun);
+        let planned = deployment.and_then(|deployment| deployment.plan().snapshot.as_ref());
+        let kept = self.snapshots.iter().filter(|kept| !kept.is_expired);
+        let pending = kept.filter_map(|kept| kept.pending.as_ref());
+        let copied = pending.flat_map(|pending| pending.copies.iter().map(|copy| &copy.source));
+        planned.into_iter().flat_map(|plan| &plan.sources).chain(copied)
+    }
+
+    /// Whether there is such data, or about to be.
+    pub fn may_use_data(&self) -> bool {
+        let is_begun = self.deployment.as_ref().is_some_and(|deployment| deployment.phase == Phase::Quiesce);
+        is_begun || self.data_in_use().next().is_some()
     }
 
     /// The step of the deployment in progress, and the number of attempts.

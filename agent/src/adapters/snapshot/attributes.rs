@@ -33,7 +33,7 @@ pub(super) fn copy(from: &Path, seen: &Metadata, to: &Path) -> io::Result<()> {
     Ok(rustix::fs::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// Removes what a new folder has inherited from its parent.
+/// Removes what a folder has inherited from its parent, or hands down to what is created in it.
 pub(super) fn disinherit(folder: &Path) -> io::Result<()> {
     for name in ["system.posix_acl_default", "system.posix_acl_access"] {
         match rustix::fs::lremovexattr(folder, name) {

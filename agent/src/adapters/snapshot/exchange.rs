@@ -7,8 +7,8 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
 use super::{
-    FolderId, Place, Report, SnapshotError, because, copy, identity, mounts, nearest, partial, remove,
-    sync_parent,
+    FolderId, Place, Report, SnapshotError, attributes, because, copy, identity, mounts, nearest, partial,
+    remove, sync_parent,
 };
 
 /// Puts the copy in place of the folder, whose data is set aside. What was done before the process was killed is seen by the
@@ -63,9 +63,12 @@ fn is_copy(folder: &Path, place: &Place, copied: FolderId) -> Result<bool, Snaps
     Ok(identity(folder)? == FolderId { device, ..copied })
 }
 
-/// Exchanges two folders; `false` if that can't be done with these: a mount point, two file systems, or one that can't
-/// exchange.
+/// Exchanges two folders; `false` if that can't be done with these: a mount point, what is mounted elsewhere as well, two file
+/// systems, or one that can't exchange.
 fn exchange(one: &Path, live: &Path) -> Result<bool, SnapshotError> {
+    if mounts::is_mounted_elsewhere(&mounts::mounts(), live) {
+        return Ok(false);
+    }
     match rustix::fs::renameat_with(CWD, one, CWD, live, RenameFlags::EXCHANGE) {
         Ok(()) => sync_parent(live).map(|()| true),
         Err(Errno::XDEV | Errno::BUSY | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(false),
@@ -88,7 +91,7 @@ fn by_contents(place: &Place) -> Result<(), SnapshotError> {
     copy::contents(copy, live, &report)
 }
 
-/// Removes what is in a folder.
+/// Removes what is in a folder, and what is copied into it would inherit.
 fn clear(folder: &Path) -> Result<(), SnapshotError> {
     mounts::check_removable(folder)?;
     for entry in fs::read_dir(folder).map_err(because("read", folder))? {
@@ -100,5 +103,5 @@ fn clear(folder: &Path) -> Result<(), SnapshotError> {
             fs::remove_file(&path).map_err(because("remove", &path))?;
         }
     }
-    Ok(())
+    attributes::disinherit(folder).map_err(because("prepare", folder))
 }

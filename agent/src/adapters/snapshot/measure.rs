@@ -2,14 +2,14 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 use rustix::fs::{CWD, RenameFlags};
 
 use super::copy::Alike;
-use super::mounts::{are_in_one_mount, check_no_mount_below, mount_points, mounts};
+use super::mounts::{are_in_one_mount, check_no_mount_below, is_mounted_elsewhere, mount_points, mounts};
 use super::{Free, Room, SnapshotError, because, copy, nearest};
 
 /// What copies of other users' files take, by bit number (capabilities(7)).
@@ -70,13 +70,17 @@ pub(super) fn room(live: &Path, copy: &Path, in_container: bool) -> Result<Room,
             "{file} has capabilities, which the agent may not give to a copy: it lacks CAP_SETFCAP"
         )));
     }
+    check_owner(live, target)?;
     if let Some(path) = &size.sets_ids {
         check_may_set_ids(path, &own_status())?;
         check_set_ids(path, target)?;
     }
     let unshared = unshared(&size.alike, |largest| shares_blocks(live, largest, target))?;
-    let takes_place =
-        device(target) == device(live) && are_in_one_mount(&mounts(), live, target) && can_exchange(target);
+    let mounts = mounts();
+    let takes_place = device(target) == device(live)
+        && are_in_one_mount(&mounts, live, target)
+        && !is_mounted_elsewhere(&mounts, live)
+        && can_exchange(target);
     Ok(Room {
         bytes: size.bytes,
         available: free.bytes,
@@ -149,25 +153,47 @@ fn check_may_set_ids(path: &Path, status: &str) -> Result<(), SnapshotError> {
 /// Tries whether a copy can have the set-group-ID bit, which the limits of the process may forbid, and which some file systems
 /// drop.
 fn check_set_ids(path: &Path, target: &Path) -> Result<(), SnapshotError> {
-    // As for an exchange.
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock();
-    let probe = Probe(target.join(probe_name("e")));
-    let kept = probe.create().and_then(|file| {
+    let set = |file: &File| {
         file.set_permissions(Permissions::from_mode(0o2600))?;
         Ok(file.metadata()?.mode() & 0o7777 == 0o2600)
-    });
-    let why = match kept {
-        Ok(true) => return Ok(()),
-        Ok(false) => "it is not kept there".to_owned(),
-        Err(error) => error.to_string(),
     };
+    let Some(why) = not_kept(&target.join(probe_name("e")), set) else { return Ok(()) };
     Err(SnapshotError(format!(
         "{} has the set-user-ID or set-group-ID bit, which a copy in {} can't have: {why} (a systemd unit needs \
          RestrictSUIDSGID=no)",
         path.display(),
         target.display()
     )))
+}
+
+/// Tries whether a copy can have the owner of the data, which a server of NFS may refuse whatever the process may do.
+fn check_owner(live: &Path, target: &Path) -> Result<(), SnapshotError> {
+    let seen = fs::metadata(live).map_err(because("read", live))?;
+    let owner = (seen.uid(), seen.gid());
+    let set = |file: &File| {
+        fchown(file, Some(owner.0), Some(owner.1))?;
+        let found = file.metadata()?;
+        Ok((found.uid(), found.gid()) == owner)
+    };
+    let Some(why) = not_kept(&target.join(probe_name("f")), set) else { return Ok(()) };
+    Err(SnapshotError(format!(
+        "a copy in {} can't have the owner of {}: {why} (an export of NFS needs no_root_squash)",
+        target.display(),
+        live.display()
+    )))
+}
+
+/// Tries to give a file something. Returns why it does not have that then.
+fn not_kept(probe: &Path, set: impl FnOnce(&File) -> io::Result<bool>) -> Option<String> {
+    // As for an exchange.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock();
+    let probe = Probe(probe.to_owned());
+    match probe.create().and_then(|file| set(&file)) {
+        Ok(true) => None,
+        Ok(false) => Some("it is not kept there".to_owned()),
+        Err(error) => Some(error.to_string()),
+    }
 }
 
 fn device(folder: &Path) -> Option<u64> {
@@ -264,12 +290,13 @@ mod tests {
         let (live, secret) = (folder.path().join("data"), folder.path().join("secret"));
         fs::create_dir(&live).unwrap();
         fs::write(&secret, "kept").unwrap();
-        for end in ["a", "b", "c", "d", "e"] {
+        for end in ["a", "b", "c", "d", "e", "f"] {
             std::os::unix::fs::symlink(&secret, folder.path().join(probe_name(end))).unwrap();
         }
         shares_blocks(&live, None, folder.path()).unwrap();
         can_exchange(folder.path());
         check_set_ids(&live, folder.path()).unwrap();
+        check_owner(&live, folder.path()).unwrap();
         assert_eq!(fs::read_to_string(&secret).unwrap(), "kept");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "the probes are removed");
     }
@@ -308,6 +335,21 @@ mod tests {
     fn a_place_that_does_not_keep_the_set_group_id_bit_is_refused() {
         let SnapshotError(error) = check_set_ids(Path::new("/srv/data"), Path::new("/proc")).unwrap_err();
         assert!(error.starts_with("/srv/data has the set-user-ID or set-group-ID bit"), "{error}");
+    }
+
+    #[test]
+    fn a_place_that_refuses_the_owner_of_the_data_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let SnapshotError(error) = check_owner(folder.path(), Path::new("/proc")).unwrap_err();
+        assert!(error.starts_with("a copy in /proc can't have the owner of"), "{error}");
+        // As an NFS server with `root_squash` does.
+        let squashed = |_: &File| Err(io::Error::from(rustix::io::Errno::PERM));
+        let probe = folder.path().join("probe");
+        let why = not_kept(&probe, squashed).unwrap();
+        assert!(why.starts_with("Operation not permitted"), "{why}");
+        assert_eq!(not_kept(&probe, |_| Ok(false)).as_deref(), Some("it is not kept there"));
+        assert_eq!(not_kept(&probe, |_| Ok(true)), None);
+        assert!(!probe.exists());
     }
 
     #[test]

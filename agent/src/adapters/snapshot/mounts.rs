@@ -22,6 +22,24 @@ pub(super) fn are_in_one_mount(mounts: &str, one: &Path, other: &Path) -> bool {
     mount_of(one) == mount_of(other)
 }
 
+/// Reports whether a folder, or one inside of it, is mounted at another place as well, according to `/proc/self/mountinfo`. If
+/// the folder is exchanged, that mount goes on to show what was in its place.
+pub(super) fn is_mounted_elsewhere(mounts: &str, folder: &Path) -> bool {
+    let fields = |line: &str| {
+        let mut fields = line.split(' ').skip(2).map(str::to_owned);
+        let (device, root, place) = (fields.next()?, fields.next()?, fields.next()?);
+        Some((device, PathBuf::from(unescaped(&root)), PathBuf::from(unescaped(&place))))
+    };
+    let all: Vec<_> = mounts.lines().filter_map(fields).collect();
+    let over = all.iter().enumerate().filter(|(_, (.., place))| folder.starts_with(place));
+    let Some((own, (device, root, place))) = over.max_by_key(|(_, (.., place))| place.components().count())
+    else {
+        return false;
+    };
+    let inside = root.join(folder.strip_prefix(place).unwrap_or(folder));
+    all.iter().enumerate().any(|(nth, (of, root, _))| nth != own && of == device && root.starts_with(&inside))
+}
+
 /// A place below a folder at which something is mounted. A bind mount has the device of its surroundings, and is renamed with
 /// the folder.
 fn mount_below(mounts: &str, folder: &Path) -> Option<PathBuf> {
@@ -93,6 +111,23 @@ mod tests {
         let live = Path::new("/var/lib/docker/volumes/p_db/_data");
         assert!(!are_in_one_mount(nested, live, Path::new("/var/lib/docker/evenkeel-snapshots")));
         assert!(are_in_one_mount(nested, live, Path::new("/var/lib/docker/volumes")));
+    }
+
+    #[test]
+    fn a_folder_that_is_mounted_elsewhere_is_found_whatever_is_mounted_of_it() {
+        let mounts = "1 2 8:1 / / rw - ext4 x rw\n3 1 8:1 /srv/my\\040data/db /home/ftp rw - ext4 x rw\n\
+                      4 1 8:2 /srv/other /mnt rw - ext4 y rw\n5 1 8:3 / /big rw - ext4 z rw\n6 1 8:3 /db /db rw - ext4 z rw";
+        for (folder, expected) in [
+            ("/srv/my data/db", true),
+            ("/srv/my data", true),
+            ("/srv/my data/db/inside", false),
+            ("/srv/my data/other", false),
+            ("/srv/other", false),
+            ("/big/db", true),
+            ("/big/db2", false),
+        ] {
+            assert_eq!(is_mounted_elsewhere(mounts, Path::new(folder)), expected, "{folder}");
+        }
     }
 
     #[test]

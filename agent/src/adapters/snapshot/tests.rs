@@ -80,6 +80,15 @@ fn is_root() -> bool {
     is_root
 }
 
+/// An ACL: version 2; user::rwx, user:33:r-x, group::r-x, mask::r-x, other::---.
+fn acl() -> Vec<u8> {
+    let acl = [(1_u16, 7_u16, u32::MAX), (2, 5, 33), (4, 5, u32::MAX), (16, 5, u32::MAX), (32, 0, u32::MAX)];
+    let entry = |(tag, rights, id): (u16, u16, u32)| {
+        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    [2_u32.to_le_bytes().to_vec(), acl.into_iter().flat_map(entry).collect()].concat()
+}
+
 /// Makes a folder with everything that a copy may get wrong.
 fn make(root: &Path) {
     fs::create_dir_all(root.join("a/b/c")).unwrap();
@@ -101,14 +110,8 @@ fn make(root: &Path) {
     chown(root.join("setuid"), Some(33), Some(33)).unwrap();
     fs::set_permissions(root.join("setuid"), fs::Permissions::from_mode(0o6755)).unwrap();
     rustix::fs::lsetxattr(root.join("setuid"), "user.note", b"\0kept", XattrFlags::empty()).unwrap();
-    // An ACL: version 2; user::rwx, user:33:r-x, group::r-x, mask::r-x, other::---.
-    let acl = [(1_u16, 7_u16, u32::MAX), (2, 5, 33), (4, 5, u32::MAX), (16, 5, u32::MAX), (32, 0, u32::MAX)];
-    let entry = |(tag, rights, id): (u16, u16, u32)| {
-        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
-    };
-    let acl = [2_u32.to_le_bytes().to_vec(), acl.into_iter().flat_map(entry).collect()].concat();
     for name in ["system.posix_acl_access", "system.posix_acl_default"] {
-        rustix::fs::lsetxattr(root.join("a"), name, &acl, XattrFlags::empty()).unwrap();
+        rustix::fs::lsetxattr(root.join("a"), name, &acl(), XattrFlags::empty()).unwrap();
     }
     fs::write(root.join("a/inherits"), "x").unwrap();
     fs::set_permissions(root.join("a/b"), fs::Permissions::from_mode(0o2750)).unwrap();
@@ -322,6 +325,8 @@ async fn data_that_can_not_be_exchanged_is_copied_back() {
     let before = manifest(&place.live);
     let copied = copy(&place).await.unwrap();
     fs::remove_dir_all(place.live.join("a")).unwrap();
+    // What is put back must not inherit it.
+    rustix::fs::lsetxattr(&place.live, "system.posix_acl_default", &acl(), XattrFlags::empty()).unwrap();
     let spoiled = manifest(&place.live);
     for _ in 0..2 {
         FOLDERS.restore(&place, &copied).await.unwrap();
@@ -349,6 +354,30 @@ async fn data_that_can_not_be_exchanged_is_copied_back() {
     assert!(FOLDERS.restore(&place, &copied).await.is_err());
     assert!(!partial(&place.aside).exists(), "what there is of it takes up room");
     assert_eq!(manifest(&place.copy), before);
+}
+
+#[tokio::test]
+async fn what_is_put_back_is_seen_wherever_the_folder_is_mounted() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = place(folder.path());
+    let alias = folder.path().join("alias");
+    fs::create_dir(&alias).unwrap();
+    fs::create_dir(&place.live).unwrap();
+    fs::write(place.live.join("file"), "x").unwrap();
+    let _mounted = Mounted::at(&alias, &place.live);
+    assert_eq!(FOLDERS.measure(&place.live, &place.copy).await.unwrap().copies, 2);
+    let before = manifest(&place.live);
+    let copied = copy(&place).await.unwrap();
+    fs::write(place.live.join("spoiled"), "x").unwrap();
+    let spoiled = manifest(&place.live);
+    FOLDERS.restore(&place, &copied).await.unwrap();
+    assert_eq!((manifest(&place.live), manifest(&alias)), (before.clone(), before));
+    assert_eq!(manifest(&place.aside), spoiled);
+    FOLDERS.undo(&place, &copied).await.unwrap();
+    assert_eq!((manifest(&place.live), manifest(&alias)), (spoiled.clone(), spoiled));
 }
 
 #[tokio::test]

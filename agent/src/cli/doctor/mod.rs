@@ -389,7 +389,7 @@ async fn look_at<'a>(
     let bound_files = bound_files(&containers).await;
     let rules = config.update.as_ref().and_then(|update| update.snapshot.as_ref());
     let data = match (rules, &model) {
-        (Some(rules), Some(Ok(model))) => clients.data.look(rules, model, None, &[]).await.ok(),
+        (Some(rules), Some(Ok(model))) => clients.data.look(&config.name, rules, model, None, &[]).await.ok(),
         _ => None,
     };
     let probed = probe(config, clients, &containers).await;

@@ -122,7 +122,7 @@ impl Service {
             !(kept.is_expired || kept.folders.is_empty())
                 && images.iter().all(|(image, digest)| kept.is_of(image, digest))
         };
-        self.durable.snapshots.iter().filter(is_of).max_by_key(|kept| kept.at)
+        self.durable.snapshots.iter().rfind(is_of)
     }
 
     /// Ends a deployment of earlier images that are proven again: blocks what was left, and reports it.

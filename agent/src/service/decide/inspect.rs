@@ -142,7 +142,8 @@ impl Service {
     fn crashed_before_removal(&self, id: &str) -> Option<(String, i64)> {
         let durable = &self.durable;
         let is_explained = durable.stops.contains_key(id) || durable.engine_stops.contains_key(id);
-        let is_ours = durable.deployment.is_some() || self.project.is_busy() || self.swarm_name().is_some();
+        let is_ours =
+            durable.is_changing_containers() || self.project.is_busy() || self.swarm_name().is_some();
         let exit_code = self.known.exit_codes.get(id).copied()?;
         // Podman does not report that somebody stops a container.
         if is_explained || is_ours || exit_code == 0 || heal::ENDED_BY_SIGNAL.contains(&exit_code) {
@@ -197,7 +198,7 @@ impl Service {
             }
         }
         // While another service is changing the project, that service handles the state of the containers.
-        if self.durable.deployment.is_none() && !self.project.is_busy() {
+        if self.heals() && !self.project.is_busy() {
             self.heal(&containers, now);
         }
         self.note_containers(&containers);

@@ -40,7 +40,7 @@ impl Service {
 
     /// Notes that a container has exited, if nobody wanted that.
     pub(in crate::service) fn note_exit(&mut self, id: &str, at: Timestamp, exit_code: i64) {
-        let Some(watch) = self.durable.watch.as_ref().filter(|_| !self.durable.is_deploying()) else {
+        let Some(watch) = self.durable.watch.as_ref().filter(|_| !self.is_deploying()) else {
             return;
         };
         if at < watch.since || at > watch.until {

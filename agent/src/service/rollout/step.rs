@@ -165,6 +165,11 @@ impl Phase {
         }
     }
 
+    /// Reports whether the outcome is decided and recorded, and what is left to do changes no container.
+    pub fn is_aftermath(&self) -> bool {
+        matches!(self, Phase::Expire { .. } | Phase::LastHook { .. })
+    }
+
     /// Returns the probation of this phase, if it has one.
     pub(in crate::service) fn probation(&self) -> Option<&Probation> {
         match self {

@@ -1,7 +1,8 @@
 //! The tag that a deployment writes to a line of the env file (`tag_variable`, DECISIONS 7). The line is written after
 //! the pull and before compose runs, and restored before compose runs for a rollback. A line that was edited in the
 //! meantime is never overwritten: compose gets the tag of the deployment as a variable that takes precedence over the
-//! file, so the deployed images do not depend on the line.
+//! file, so the deployed images do not depend on the line. It is written once more after earlier data was put in place, which
+//! the file may be a part of.
 
 use std::path::PathBuf;
 

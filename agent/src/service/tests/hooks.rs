@@ -207,3 +207,37 @@ fn a_hook_that_was_interrupted_by_a_kill_runs_again() {
     scenario.hook(HookEvent::Before, Ok(()));
     scenario.takes(StepResult::ImagesPinned { missing: Vec::new() });
 }
+
+#[test]
+fn containers_are_healed_and_watched_while_the_hook_after_runs() {
+    let hooks = with_hooks().service.shared_config();
+    let update = hooks
+        .update
+        .as_ref()
+        .map(|update| Arc::new(UpdateConfig { watch: Duration::from_mins(30), ..(**update).clone() }));
+    let mut scenario = Scenario::of(ServiceConfig { update, ..(*hooks).clone() });
+    scenario.finds_an_update().hook(HookEvent::Before, Ok(()));
+    let new = new_container();
+    scenario.comes_up(&new);
+    scenario.look(&[&new]).at(120).look(&[&new]);
+    scenario.takes(StepResult::Unpinned);
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::RunHook { .. }))));
+    assert!(!scenario.service.is_changing_project(), "the other services of the project go on");
+
+    let crashes = |scenario: &mut Scenario| {
+        scenario.event("web-2", EventKind::Die { exit_code: 1 });
+    };
+    let crashed = Container { state: State::Exited, exit_code: 1, ..new.clone() };
+    crashes(scenario.at(200));
+    scenario.look(&[&crashed]).at(202).look(&[&crashed]);
+    assert_eq!(scenario.restarts(), ["web-1"]);
+    let again = Container { started_at: scenario.seconds(203), ..new };
+    scenario.at(204).look(&[&again]).at(220).look(&[&again]);
+    crashes(scenario.at(300));
+    crashes(scenario.at(400));
+    assert_eq!(scenario.act(), None, "the hook still runs");
+
+    scenario.at(460).input(Input::Stepped(StepResult::HookEnded(Ok(None)))).look(&[&again]);
+    scenario.check(observed('2', &[local(NEW, &['2'])], &[&again]));
+    assert!(matches!(scenario.service.wanted, Some(Cause::GoBack(_))), "{:?}", scenario.service.wanted);
+}

@@ -1,7 +1,10 @@
 //! Scenarios with snapshots (DECISIONS 13): what is stopped, what is told, and when a copy that has failed is tried again.
 
+mod env_file;
+mod kept;
 mod left_stopped;
 mod pending;
+mod shared;
 
 use evenkeel_common::wire::Level;
 
@@ -229,6 +232,7 @@ fn an_update_that_is_not_brought_up_after_the_copy_waits_longer_and_longer() {
 fn copies_that_can_not_be_removed_are_told_of_and_removed_another_time() {
     let mut scenario = with_data();
     scenario.check(update()).stops_copying();
+    assert!(scenario.service.may_check(), "a person can ask for a check while they are removed");
     scenario.can_not_remove_the_first();
     let entry = scenario.told(&Kind::ERROR).pop().expect("it is told");
     assert_eq!(entry.level, Level::Warning);

@@ -277,7 +277,7 @@ impl Inner {
 
     /// Checks that no other action is in progress when compose or a restart is about to change the project.
     pub(super) fn check_turn(&mut self, restarts: bool) {
-        let deploying = self.durable.values().filter(|durable| durable.deployment.is_some()).count();
+        let deploying = self.durable.values().filter(|durable| durable.is_changing_containers()).count();
         let most = usize::from(!restarts);
         self.unless(deploying <= most || self.truth.is_torn, ONE_ACTION, |_| {
             let action = if restarts { "a container is restarted" } else { "compose runs" };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use evenkeel_common::backoff;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::model::image::{ImageId, Reference};
 use crate::model::snapshot::{Copied, CopyMade, FolderId, KeptFolder, Mounter, Source};
@@ -33,6 +33,10 @@ const MAX_DISCARDED: u32 = 3;
 /// How long images wait whose data was copied, or was to be, and that were not brought up: the first time and at most.
 const COPY_AGAIN: Duration = Duration::from_hours(1);
 const LONGEST_COPY_AGAIN: Duration = Duration::from_hours(24);
+
+/// How often it is tried whether another service still may put back the data, and for how long. Nothing is stopped meanwhile.
+const WAIT_FOR_DATA: Duration = Duration::from_secs(30);
+const LONGEST_WAIT_FOR_DATA: SignedDuration = SignedDuration::from_hours(1);
 
 /// How long an update waits that has failed this often, and for which the service was down.
 pub(super) fn delay_after_copy(tries: u32) -> Duration {
@@ -141,6 +145,9 @@ impl Service {
                 }
                 self.stop_more(&running, now);
             }
+            (Phase::Quiesce, StepResult::Snapshot(SnapshotStepped::Waiting { why })) => {
+                self.waits_for_data(why, now);
+            }
             // Somebody has started one in the meantime: the copy is that of no moment. Before earlier data is put in place,
             // nothing was copied.
             (
@@ -198,12 +205,26 @@ impl Service {
         }
     }
 
+    /// Another service may put back the data. Its probation is waited for, but not what it waits for itself.
+    fn waits_for_data(&mut self, why: String, now: Timestamp) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        if now.duration_since(deployment.since) >= LONGEST_WAIT_FOR_DATA {
+            return self.copy_failed(&why, now);
+        }
+        self.emitted.notes.push(Note::StepRetried { step: deployment.phase.name(), failure: why });
+        self.steps.retry_at = Some(now + WAIT_FOR_DATA);
+    }
+
     /// The data is at rest, and as the new images are to find it.
     fn data_in_place(&mut self, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.snapshot.rounds = 0;
         for change in &deployment.plan().image_changes {
             self.durable.images.of(&change.configured).not_copied = None;
+        }
+        // The env file may be a part of the data, and have the tag of its time.
+        if deployment.has_earlier_data() && deployment.tag().is_some_and(|tag| tag.line.is_some()) {
+            return deployment.enter(Phase::WriteTag, now);
         }
         deployment.bring_up(None, now);
     }
@@ -407,14 +428,11 @@ impl Service {
             self.durable.snapshots.extend(new);
         }
         for kind in [KeptKind::Copy, KeptKind::SetAside] {
-            let mut of_kind: Vec<&mut KeptSnapshot> = self
-                .durable
-                .snapshots
-                .iter_mut()
-                .filter(|kept| kept.kind == kind && !kept.is_expired && kept.pending.is_none())
-                .collect();
-            of_kind.sort_by_key(|kept| std::cmp::Reverse(kept.at));
-            of_kind.into_iter().skip(plan.keep).for_each(|kept| kept.is_expired = true);
+            let is_of_kind =
+                |kept: &&mut KeptSnapshot| kept.kind == kind && !kept.is_expired && kept.pending.is_none();
+            // The newest is the last. The clock may have been ahead when one before it was made.
+            let of_kind = self.durable.snapshots.iter_mut().rev().filter(is_of_kind);
+            of_kind.skip(plan.keep).for_each(|kept| kept.is_expired = true);
         }
         let expired = self.durable.snapshots.iter().filter(|kept| kept.is_expired);
         expired.flat_map(KeptSnapshot::all_folders).collect()
@@ -534,6 +552,7 @@ impl Deployment {
         };
         Some(match &self.phase {
             Phase::Quiesce => SnapshotStep::Quiesce {
+                service: self.plan().service.clone(),
                 stop: state.stopped.clone(),
                 of: plan.sources.clone(),
                 measures: state.stopped.is_empty() && !matches!(self.plan().cause, Cause::GoBack(_)),
@@ -667,7 +686,7 @@ impl Deployment {
     }
 
     /// Brings up the new images, or the old ones again, but first what they may need.
-    fn bring_up(&mut self, failed: Option<Failed>, now: Timestamp) {
+    pub(in crate::service) fn bring_up(&mut self, failed: Option<Failed>, now: Timestamp) {
         let is_needed = !self.not_made_anew().is_empty();
         let next = if is_needed { Phase::Resume { failed, is_early: true } } else { self.up(failed) };
         self.enter(next, now);

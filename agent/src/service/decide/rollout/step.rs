@@ -20,7 +20,7 @@ use crate::service::rollout::handover::OldContainers;
 use crate::service::rollout::plan::{Cause, ImageChange};
 use crate::service::rollout::probation::{Failed, Failure, Interference, Probation, Reason};
 use crate::service::rollout::step::Phase;
-use crate::service::rollout::tag::LineState;
+use crate::service::rollout::tag::{LineState, TagChange};
 use crate::service::{ENGINE_RETRY, Service, wording};
 
 impl Service {
@@ -126,6 +126,9 @@ impl Service {
     fn tag_written(&mut self, result: StepResult, now: Timestamp) {
         let moving = self.moving_changes();
         let Some(deployment) = &mut self.durable.deployment else { return };
+        if deployment.has_earlier_data() {
+            return self.tag_written_to_earlier_data(result, now);
+        }
         match result {
             StepResult::TagWritten => {
                 deployment.note_line_written();
@@ -141,6 +144,20 @@ impl Service {
                 self.abandon_for_now(&moving, other.failure(), String::new(), now);
             }
         }
+    }
+
+    /// Handles the result of writing the tag once more after earlier data was put in place. It goes on even if that failed.
+    fn tag_written_to_earlier_data(&mut self, result: StepResult, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.bring_up(None, now);
+        let Some(tag) = deployment.plan().tag.clone() else { return };
+        let why = match result {
+            StepResult::TagWritten => return,
+            StepResult::TagLineChanged => None,
+            other => Some(other.failure()),
+        };
+        let tag = TagChange { old: tag.new.clone(), ..tag };
+        self.emit(Event::TagLineNotRestored { tag, why }, now);
     }
 
     fn images_pinned(&mut self, missing: &[String], now: Timestamp) {

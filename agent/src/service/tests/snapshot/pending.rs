@@ -9,7 +9,7 @@ const OTHER: &str = "localhost:5000/db:1";
 
 impl Scenario {
     /// The data is copied, and the container comes up and is proven.
-    fn is_proven_with_data(&mut self, on: &Container) {
+    pub(super) fn is_proven_with_data(&mut self, on: &Container) {
         self.runs(&[]);
         let copied = Copied { bytes: 1, folder: FolderId { device: 1, inode: 1 } };
         let copies = ["/srv/a", "/srv/b"].map(|of| CopyMade { source: source(of), copied });
