@@ -214,6 +214,13 @@ impl<'a> ModelService<'a> {
         self.depends_on_as("service_healthy")
     }
 
+    /// Reports whether compose runs commands when it starts or stops its containers, and waits for these.
+    pub fn has_hooks(self) -> bool {
+        let is_set =
+            |key: &str| self.element.get(key).and_then(Value::as_array).is_some_and(|all| !all.is_empty());
+        ["pre_start", "post_start", "pre_stop"].into_iter().any(is_set)
+    }
+
     fn depends_on_as(self, condition: &'static str) -> impl Iterator<Item = &'a str> {
         let has = move |value: &Value| value.get("condition").and_then(Value::as_str) == Some(condition);
         self.dependencies().filter(move |(_, value)| has(value)).map(|(name, _)| name)

@@ -22,8 +22,8 @@ use super::fetch::{Fetch, point_at_running, point_tags, read_again, real_name, r
 use super::present;
 use super::volumes;
 
-/// How long compose may wait for a job that a service depends on, such as a migration: stopped halfway, it may leave data that
-/// no image can use. Compose knows only one limit, so whatever else hangs may take as long.
+/// How long compose may wait for a job that a service depends on, or for a hook of a service, such as a migration: stopped
+/// halfway, it may leave data that no image can use. Compose knows only one limit, so whatever else hangs may take as long.
 const LONGEST_JOB: Duration = Duration::from_hours(6);
 
 /// How long a run keeps its turn. One that takes longer waits for something, for example for a job, and holds up no others.
@@ -39,6 +39,8 @@ struct Call {
     renewed: Vec<String>,
     /// Compose services whose containers are recreated last, each by itself.
     followers: Vec<String>,
+    /// Compose services with hooks.
+    hooked: BTreeSet<String>,
     /// What the next run depends on.
     awaited: Awaited,
     /// What a person has to know about the result.
@@ -121,16 +123,21 @@ async fn look_and_run(fetch: &Fetch<'_>, start: BringUp) -> Result<StepResult, E
 async fn run(compose: &dyn Compose, call: &Call, pull: PullPolicy) -> Result<String, ComposeError> {
     let mut output = String::new();
     // With --no-deps, compose waits for nothing else.
-    let alone = Project { wait_grace: Duration::ZERO, ..call.project.clone() };
+    let alone = |service: &String| {
+        let wait_grace = if call.hooked.contains(service) { LONGEST_JOB } else { Duration::ZERO };
+        Project { wait_grace, ..call.project.clone() }
+    };
     for service in &call.renewed {
-        output.push_str(&compose.up(&alone, &UpMode::ForceService(service.clone()), pull).await?);
+        let mode = UpMode::ForceService(service.clone());
+        output.push_str(&compose.up(&alone(service), &mode, pull).await?);
     }
     // The files no longer contain any of the services. Without names, compose would start all services.
     if !call.up_mode.is_for_none() {
         output.push_str(&compose.up(&call.project, &call.up_mode, pull).await?);
     }
     for service in &call.followers {
-        output.push_str(&compose.up(&alone, &UpMode::ForceService(service.clone()), pull).await?);
+        let mode = UpMode::ForceService(service.clone());
+        output.push_str(&compose.up(&alone(service), &mode, pull).await?);
     }
     Ok(output)
 }
@@ -214,7 +221,10 @@ async fn prepare(
     project.compatibility = present::compatibility(&project.name, containers);
     let passed_on = passed_on(&up_mode, model.as_deref());
     let awaited = model.as_deref().map(|model| awaited(start, model, containers, &up_mode));
-    Ok(Call { project, up_mode, passed_on, renewed, followers, awaited: awaited.unwrap_or_default(), note })
+    let awaited = awaited.unwrap_or_default();
+    let hooked = model.iter().flat_map(|model| model.services()).filter(|service| service.has_hooks());
+    let hooked = hooked.map(|service| service.name.to_owned()).collect();
+    Ok(Call { project, up_mode, passed_on, renewed, followers, hooked, awaited, note })
 }
 
 /// What the run after this one depends on, and how long that may take.
@@ -538,7 +548,7 @@ fn stop_grace(containers: &[Container], up_mode: &UpMode) -> Duration {
     longest.values().sum()
 }
 
-/// The time that compose may wait for those of these services that others of them depend on, one after another.
+/// The time that compose may wait for those of these services that others of them depend on, and for hooks, one after another.
 fn wait_grace(model: &Model, containers: &[Container], up_mode: &UpMode) -> Duration {
     let named = up_mode.services();
     let is_covered = |name: &str| named.is_empty() || named.iter().any(|one| one == name);
@@ -552,7 +562,8 @@ fn wait_grace(model: &Model, containers: &[Container], up_mode: &UpMode) -> Dura
     for service in model.services().filter(|service| is_covered(service.name)) {
         let checked = service.waits_for_health_of().map(|name| (name, budget(name)));
         let jobs = service.waits_for().map(|name| (name, LONGEST_JOB));
-        for (name, time) in checked.chain(jobs).filter(|(name, _)| is_covered(name)) {
+        let hooks = service.has_hooks().then_some((service.name, LONGEST_JOB));
+        for (name, time) in checked.chain(jobs).chain(hooks).filter(|(name, _)| is_covered(name)) {
             let longest = awaited.entry(name).or_default();
             *longest = time.max(*longest);
         }
@@ -664,6 +675,7 @@ mod tests {
                 up_mode,
                 renewed: Vec::new(),
                 followers: Vec::new(),
+                hooked: BTreeSet::new(),
                 awaited: Awaited::default(),
                 note: None,
             };
@@ -683,7 +695,7 @@ mod tests {
     }
 
     #[test]
-    fn compose_is_given_the_time_of_the_jobs_and_health_checks_that_it_waits_for() {
+    fn compose_is_given_the_time_of_the_jobs_hooks_and_health_checks_that_it_waits_for() {
         let model: Model = serde_json::from_value(serde_json::json!({"services": {
             "db": {"image": "db:1", "healthcheck": {"test": ["CMD", "true"], "start_period": "20m0s"}},
             "cache": {"image": "cache:1"},
@@ -693,6 +705,7 @@ mod tests {
                 "cache": {"condition": "service_healthy"},
                 "migrate": {"condition": "service_completed_successfully"}}},
             "plain": {"image": "web:1", "depends_on": {"web": {"condition": "service_started"}}},
+            "hooked": {"image": "web:1", "pre_start": [], "post_start": [{"command": ["migrate"]}]},
         }}))
         .expect("a model");
         let timing = HealthTiming { start_period: Duration::from_mins(5), ..HealthTiming::DEFAULT };
@@ -705,7 +718,8 @@ mod tests {
         assert_eq!(named(&["web", "db"]), of_db);
         assert_eq!(named(&["migrate", "web"]), LONGEST_JOB);
         assert_eq!(named(&["plain", "web"]), Duration::ZERO, "compose does not wait for what is not named");
-        assert_eq!(of(&UpMode::Changed), LONGEST_JOB + of_db + of_cache, "the whole project");
+        assert_eq!(named(&["hooked", "plain"]), LONGEST_JOB);
+        assert_eq!(of(&UpMode::Changed), LONGEST_JOB * 2 + of_db + of_cache, "the whole project");
     }
 
     /// Notes how long each run may wait.
@@ -733,20 +747,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_job_gets_six_hours_and_a_service_that_is_recreated_by_itself_waits_for_none() {
+    async fn a_job_gets_six_hours_and_a_service_that_is_recreated_by_itself_waits_for_its_hooks_only() {
         let call = Call {
             project: Project { wait_grace: LONGEST_JOB, ..Project::default() },
             up_mode: UpMode::Changed,
             passed_on: Vec::new(),
             renewed: vec!["web".to_owned()],
-            followers: vec!["side".to_owned()],
+            followers: vec!["side".to_owned(), "hooked".to_owned()],
+            hooked: ["hooked".to_owned()].into(),
             awaited: Awaited::default(),
             note: None,
         };
         let compose = Waits::default();
         run(&compose, &call, PullPolicy::Never).await.expect("it succeeds");
         let waits = compose.0.lock().expect("no test panics with it").clone();
-        assert_eq!(waits, [Duration::ZERO, Duration::from_hours(6), Duration::ZERO]);
+        let job = Duration::from_hours(6);
+        assert_eq!(waits, [Duration::ZERO, job, Duration::ZERO, job]);
     }
 
     #[tokio::test(start_paused = true)]
