@@ -16,6 +16,7 @@ use crate::service::images::OldImage;
 use crate::service::input::StepResult;
 use crate::service::scope::Scope;
 
+use super::after_up::after_up;
 use super::awaited::Awaited;
 use super::definition::{CompareError, Comparison, missing_env_file, moved};
 use super::fetch::{Fetch, point_at_running, point_tags, read_again, real_name, restore_displaced};
@@ -174,12 +175,16 @@ async fn prepare(
     if start.is_guarded {
         let mut stuck = present::stuck(containers);
         stuck.retain(|name| up_mode.services().is_empty() || up_mode.services().contains(name));
-        if let Some(narrowed) = guard(world, start, &project, model.as_deref(), containers, &stuck).await? {
+        let mut cut_off = cut_off(model.as_deref(), containers, &up_mode);
+        let to_renew = (stuck.as_slice(), cut_off.as_slice());
+        if let Some(narrowed) = guard(world, start, &project, model.as_deref(), containers, to_renew).await? {
             up_mode = narrowed;
         }
         if start.down {
+            cut_off.retain(|name| !stuck.contains(name));
             renewed = stuck;
         }
+        renewed.append(&mut cut_off);
         // An update keeps the counts as of its planning.
         if let (Some(model), None) = (&model, &start.scope) {
             project.kept_counts = present::kept_counts(containers, model);
@@ -227,6 +232,14 @@ async fn prepare(
     Ok(Call { project, up_mode, passed_on, renewed, followers, hooked, awaited, note })
 }
 
+/// The compose services whose containers lack a network, see [`present::cut_off`]; each after those that it depends on.
+fn cut_off(model: Option<&Model>, containers: &[Container], up_mode: &UpMode) -> Vec<String> {
+    let Some(model) = model else { return Vec::new() };
+    let mut names = present::cut_off(containers, model, up_mode);
+    names.sort_by_cached_key(|name| dependencies(model, std::slice::from_ref(name)).len());
+    names
+}
+
 /// What the run after this one depends on, and how long that may take.
 fn awaited(start: &BringUp, model: &Model, containers: &[Container], up_mode: &UpMode) -> Awaited {
     let named = up_mode.services();
@@ -253,14 +266,14 @@ fn choose(start: &BringUp, project: Project, rendered: Option<Model>) -> (Projec
 }
 
 /// Compares what compose would bring up with what there is. Returns a mode that is limited to what can be brought up as it
-/// is, if not all can; the error says what differs.
+/// is, if not all can; the error says what differs. Containers that are stuck, or cut off from a network, can't.
 async fn guard(
     world: (&dyn Engine, &dyn Compose),
     start: &BringUp,
     project: &Project,
     model: Option<&Model>,
     containers: &[Container],
-    stuck: &[String],
+    (stuck, cut_off): (&[String], &[String]),
 ) -> Result<Option<UpMode>, CompareError> {
     // Then there is no container, or none is made anew.
     let Some(model) = model else { return Ok(None) };
@@ -293,8 +306,8 @@ async fn guard(
     if differences.is_empty() {
         return Ok(None);
     }
-    let is_stuck = |name: &String| stuck.contains(name);
-    if named.is_empty() && !differences.iter().any(|difference| is_stuck(&difference.service)) {
+    let is_renewed = |name: &String| stuck.contains(name) || cut_off.contains(name);
+    if named.is_empty() && !differences.iter().any(|difference| is_renewed(&difference.service)) {
         return Ok(Some(if stuck.is_empty() { UpMode::StartOnly } else { UpMode::Services(stuck.to_vec()) }));
     }
     let texts: Vec<String> = differences.iter().map(ToString::to_string).collect();
@@ -511,7 +524,8 @@ fn passed_on(up_mode: &UpMode, model: Option<&Model>) -> Vec<String> {
 fn called_tags(call: &Call, containers: &[Container], displaced: &[DisplacedTag]) -> Vec<Reference> {
     let named = call.up_mode.services();
     let is_whole = named.is_empty() && !call.up_mode.is_for_none();
-    let is_called = |name: &String| is_whole || named.contains(name) || call.passed_on.contains(name);
+    let lists: [&[String]; 3] = [named, &call.passed_on, &call.renewed];
+    let is_called = |name: &String| is_whole || lists.iter().any(|list| list.contains(name));
     let is_of_called = |one: &&DisplacedTag| {
         let mut users = containers.iter().filter(|c| c.image == one.runs && c.is_made_from(&one.tag));
         users.any(|c| is_called(&c.compose_service))
@@ -571,46 +585,6 @@ fn wait_grace(model: &Model, containers: &[Container], up_mode: &UpMode) -> Dura
     awaited.values().sum()
 }
 
-async fn after_up(
-    engine: &dyn Engine,
-    up: Result<String, ComposeError>,
-    up_mode: &UpMode,
-    project: String,
-) -> StepResult {
-    observed(engine, up, up_mode, project)
-        .await
-        .unwrap_or_else(|error| StepResult::EngineAway(error.to_string()))
-}
-
-async fn observed(
-    engine: &dyn Engine,
-    up: Result<String, ComposeError>,
-    up_mode: &UpMode,
-    project: String,
-) -> Result<StepResult, EngineError> {
-    if up.is_err() {
-        // Compose does not distinguish an unavailable engine from a project that fails to start; a ping does.
-        engine.ping().await?;
-    }
-    let mut containers = engine.containers(&Members::Project(project)).await?;
-    // A compose run that was killed after it removed the old container leaves the new one with a temporary name, and the
-    // next run does not rename it.
-    for at in 0..containers.len() {
-        let Some(name) = real_name(&containers[at].name).map(str::to_owned) else { continue };
-        if containers.iter().all(|other| other.name != name) {
-            match engine.rename(&containers[at].id, &name).await {
-                Ok(()) => containers[at].name = name,
-                Err(error) if error.is_unavailable() => return Err(error),
-                // The container runs all the same, and the next compose run may succeed.
-                Err(error) => {
-                    tracing::warn!(container = containers[at].name, %error, "can't rename a container");
-                }
-            }
-        }
-    }
-    Ok(StepResult::Started { up, named: up_mode.services().to_vec(), containers })
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
@@ -645,6 +619,25 @@ mod tests {
             assert_eq!(of(&all, &proxy(name)), ["client", "second"], "{name}");
         }
         assert_eq!(of(&["client", "tied"], &proxy("shop-proxy-1")), [""; 0], "the other one stays");
+    }
+
+    #[test]
+    fn containers_that_lack_a_network_are_made_anew_after_those_that_they_depend_on() {
+        let model: Model = serde_json::from_value(serde_json::json!({"services": {
+            "a": {"image": "a:1", "depends_on": {"c": {"condition": "service_started"}}},
+            "b": {"image": "a:1"},
+            "c": {"image": "a:1", "depends_on": {"d": {"condition": "service_healthy"}}},
+            "d": {"image": "a:1"},
+        }}))
+        .expect("a model");
+        let down = |name| Container {
+            state: State::Exited,
+            lacks_network: name != "b",
+            ..Container::running(name, "a:1")
+        };
+        let containers = ["a", "b", "c", "d"].map(down);
+        assert_eq!(cut_off(Some(&model), &containers, &UpMode::Changed), ["d", "c", "a"]);
+        assert_eq!(cut_off(None, &containers, &UpMode::Changed), [""; 0]);
     }
 
     #[test]
