@@ -188,6 +188,13 @@ impl<'a> ModelService<'a> {
         Reference::parse(self.element.get("image")?.as_str()?).ok()
     }
 
+    /// Returns the images that its containers mount (`type: image`).
+    pub fn mounted_images(self) -> impl Iterator<Item = Reference> {
+        let volumes = self.element.get("volumes").and_then(Value::as_array).into_iter().flatten();
+        let of_images = volumes.filter(|volume| volume.get("type").is_some_and(|kind| kind == "image"));
+        of_images.filter_map(|volume| Reference::parse(volume.get("source")?.as_str()?).ok())
+    }
+
     /// Returns the requested platform of its image; `None` if the engine decides.
     pub fn platform(self) -> Option<Platform> {
         Platform::parse(self.element.get("platform")?.as_str()?)

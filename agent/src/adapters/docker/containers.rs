@@ -204,8 +204,8 @@ impl DockerEngine {
     }
 
     /// Inspects a listed container. One that cannot be inspected must not hide the others: the fields of the list are
-    /// used instead. They say nothing of its health and its restarts, so the state of one that may run is unknown. The networks,
-    /// by ID, that one which is down is to be connected to are returned with it.
+    /// used instead. They say nothing of its health and its restarts, so the state of one that may run is unknown. With one
+    /// that is down, the networks are returned, by ID, that it is to be connected to.
     async fn inspect_listed(
         &self,
         listed: &Value,
