@@ -205,6 +205,13 @@ impl<'a> ModelService<'a> {
         Reference::parse(self.element.get("image")?.as_str()?).ok()
     }
 
+    /// Returns the images that its containers mount (`type: image`).
+    pub fn mounted_images(self) -> impl Iterator<Item = Reference> {
+        let volumes = self.element.get("volumes").and_then(Value::as_array).into_iter().flatten();
+        let of_images = volumes.filter(|volume| volume.get("type").is_some_and(|kind| kind == "image"));
+        of_images.filter_map(|volume| Reference::parse(volume.get("source")?.as_str()?).ok())
+    }
+
     /// Returns the requested platform of its image; `None` if the engine decides.
     pub fn platform(self) -> Option<Platform> {
         Platform::parse(self.element.get("platform")?.as_str()?)
@@ -229,6 +236,13 @@ impl<'a> ModelService<'a> {
     /// Returns the services that must be healthy before it is started.
     pub fn waits_for_health_of(self) -> impl Iterator<Item = &'a str> {
         self.depends_on_as("service_healthy")
+    }
+
+    /// Reports whether compose runs commands when it starts or stops its containers, and waits for these.
+    pub fn has_hooks(self) -> bool {
+        let is_set =
+            |key: &str| self.element.get(key).and_then(Value::as_array).is_some_and(|all| !all.is_empty());
+        ["pre_start", "post_start", "pre_stop"].into_iter().any(is_set)
     }
 
     fn depends_on_as(self, condition: &'static str) -> impl Iterator<Item = &'a str> {

@@ -156,6 +156,9 @@ pub struct Container {
     pub waits_for: Vec<(String, Awaited)>,
     /// The container whose network it shares (`network_mode: service:…`, `container:…`).
     pub network_of: Option<NetworkOwner>,
+    /// Whether the engine no longer has a network that it is to be connected to when it is started. Docker looks it up by its
+    /// ID, so that the container can't be started any more, not even if there is another network of that name.
+    pub lacks_network: bool,
     /// Mounts.
     pub mounts: Vec<evenkeel_common::wire::MountRecord>,
 }
@@ -490,6 +493,7 @@ impl Container {
             restarts_with: Vec::new(),
             waits_for: Vec::new(),
             network_of: None,
+            lacks_network: false,
             mounts: Vec::new(),
         }
     }

@@ -1,10 +1,10 @@
 //! Tells what a machine could not give a container from what its image lacks.
 
 /// What engines say, in lower case, if a container can't be created or started for want of what this machine has to give: room,
-/// ports, networks, volumes, devices. It would fail with any image.
+/// ports, networks, volumes, devices; or if it can't get rid of the old one. It would fail with any image.
 ///
 /// Texts of moby, runc, CNI and netavark; those that an image can cause as well, such as a missing user, are not among them.
-const SIGNS: [&str; 30] = [
+const SIGNS: [&str; 38] = [
     // Limits of the kernel and of file systems.
     "no space left on device",
     "disk quota exceeded",
@@ -39,6 +39,15 @@ const SIGNS: [&str; 30] = [
     "error gathering device information",
     "unable to apply cgroup configuration",
     "context deadline exceeded",
+    // Only the stop or the removal of an old container says these.
+    "cannot stop container",
+    "could not kill",
+    "did not receive an exit event",
+    "did not die within timeout",
+    "cannot remove container",
+    "removal of container",
+    "failed to remove root filesystem",
+    "unable to remove filesystem",
 ];
 
 /// What an engine says of the program that it could not run: the words after it are the image's.
@@ -86,6 +95,27 @@ mod tests {
                 true,
             ),
             ("nvidia-container-cli: initialization error: nvml error: driver not loaded", true),
+            // What an old container holds on to.
+            (
+                "Error response from daemon: container 1442cf: driver \"overlay2\" failed to remove root filesystem: unlinkat \
+                 /var/lib/docker/overlay2/36/merged: device or resource busy",
+                true,
+            ),
+            (
+                "Error response from daemon: unable to remove filesystem for 1442cf: unlinkat shm: device or resource busy",
+                true,
+            ),
+            (
+                "Error response from daemon: Could not kill running container 1442cf, cannot remove - tried to kill \
+                 container, but did not receive an exit event",
+                true,
+            ),
+            ("Error response from daemon: cannot stop container: shop-web-1: permission denied", true),
+            ("Error response from daemon: removal of container 1442cf is already in progress", true),
+            (
+                "Error: cannot remove container 1442cf as it could not be stopped: given PID did not die within timeout",
+                true,
+            ),
             // What an image asks for, contains or says.
             ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8", false),
             (
@@ -102,6 +132,7 @@ mod tests {
                 false,
             ),
             ("dependency failed to start: container web is unhealthy", false),
+            ("Error response from daemon: cannot start container: device or resource busy", false),
             ("", false),
         ] {
             assert_eq!(is_at_fault(line), expected, "{line}");

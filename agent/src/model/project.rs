@@ -108,8 +108,8 @@ pub struct Project {
     /// Time that the containers to be replaced get to stop, added to the timeout of `up`.
     #[serde(default, skip_serializing_if = "Duration::is_zero")]
     pub stop_grace: Duration,
-    /// Time that compose may wait for health checks and jobs which others of the services depend on, added to the timeout of
-    /// `up`.
+    /// Time that compose may wait for health checks and jobs which others of the services depend on, and for hooks, added to the
+    /// timeout of `up`.
     #[serde(skip)]
     pub wait_grace: Duration,
     /// Numbers of containers that are kept although the files say otherwise (`--scale`), by compose service.

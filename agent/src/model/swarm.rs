@@ -393,6 +393,7 @@ fn container(task: &Task) -> Container {
         restarts_with: Vec::new(),
         waits_for: Vec::new(),
         network_of: None,
+        lacks_network: false,
         mounts: Vec::new(),
     }
 }

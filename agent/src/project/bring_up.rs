@@ -16,14 +16,15 @@ use crate::service::images::OldImage;
 use crate::service::input::StepResult;
 use crate::service::scope::Scope;
 
+use super::after_up::after_up;
 use super::awaited::Awaited;
 use super::definition::{CompareError, Comparison, missing_env_file, moved};
 use super::fetch::{Fetch, point_at_running, point_tags, read_again, real_name, restore_displaced};
 use super::present;
 use super::volumes;
 
-/// How long compose may wait for a job that a service depends on, such as a migration: stopped halfway, it may leave data that
-/// no image can use. Compose knows only one limit, so whatever else hangs may take as long.
+/// How long compose may wait for a job that a service depends on, or for a hook of a service, such as a migration: stopped
+/// halfway, it may leave data that no image can use. Compose knows only one limit, so whatever else hangs may take as long.
 const LONGEST_JOB: Duration = Duration::from_hours(6);
 
 /// How long a run keeps its turn. One that takes longer waits for something, for example for a job, and holds up no others.
@@ -39,6 +40,8 @@ struct Call {
     renewed: Vec<String>,
     /// Compose services whose containers are recreated last, each by itself.
     followers: Vec<String>,
+    /// Compose services with hooks.
+    hooked: BTreeSet<String>,
     /// What the next run depends on.
     awaited: Awaited,
     /// What a person has to know about the result.
@@ -121,16 +124,21 @@ async fn look_and_run(fetch: &Fetch<'_>, start: BringUp) -> Result<StepResult, E
 async fn run(compose: &dyn Compose, call: &Call, pull: PullPolicy) -> Result<String, ComposeError> {
     let mut output = String::new();
     // With --no-deps, compose waits for nothing else.
-    let alone = Project { wait_grace: Duration::ZERO, ..call.project.clone() };
+    let alone = |service: &String| {
+        let wait_grace = if call.hooked.contains(service) { LONGEST_JOB } else { Duration::ZERO };
+        Project { wait_grace, ..call.project.clone() }
+    };
     for service in &call.renewed {
-        output.push_str(&compose.up(&alone, &UpMode::ForceService(service.clone()), pull).await?);
+        let mode = UpMode::ForceService(service.clone());
+        output.push_str(&compose.up(&alone(service), &mode, pull).await?);
     }
     // The files no longer contain any of the services. Without names, compose would start all services.
     if !call.up_mode.is_for_none() {
         output.push_str(&compose.up(&call.project, &call.up_mode, pull).await?);
     }
     for service in &call.followers {
-        output.push_str(&compose.up(&alone, &UpMode::ForceService(service.clone()), pull).await?);
+        let mode = UpMode::ForceService(service.clone());
+        output.push_str(&compose.up(&alone(service), &mode, pull).await?);
     }
     Ok(output)
 }
@@ -167,12 +175,16 @@ async fn prepare(
     if start.is_guarded {
         let mut stuck = present::stuck(containers);
         stuck.retain(|name| up_mode.services().is_empty() || up_mode.services().contains(name));
-        if let Some(narrowed) = guard(world, start, &project, model.as_deref(), containers, &stuck).await? {
+        let mut cut_off = cut_off(model.as_deref(), containers, &up_mode);
+        let to_renew = (stuck.as_slice(), cut_off.as_slice());
+        if let Some(narrowed) = guard(world, start, &project, model.as_deref(), containers, to_renew).await? {
             up_mode = narrowed;
         }
         if start.down {
+            cut_off.retain(|name| !stuck.contains(name));
             renewed = stuck;
         }
+        renewed.append(&mut cut_off);
         // An update keeps the counts as of its planning.
         if let (Some(model), None) = (&model, &start.scope) {
             project.kept_counts = present::kept_counts(containers, model);
@@ -216,7 +228,18 @@ async fn prepare(
     project.compatibility = present::compatibility(&project.name, containers);
     let passed_on = passed_on(&up_mode, model.as_deref(), containers);
     let awaited = model.as_deref().map(|model| awaited(start, model, containers, &up_mode));
-    Ok(Call { project, up_mode, passed_on, renewed, followers, awaited: awaited.unwrap_or_default(), note })
+    let awaited = awaited.unwrap_or_default();
+    let hooked = model.iter().flat_map(|model| model.services()).filter(|service| service.has_hooks());
+    let hooked = hooked.map(|service| service.name.to_owned()).collect();
+    Ok(Call { project, up_mode, passed_on, renewed, followers, hooked, awaited, note })
+}
+
+/// The compose services whose containers lack a network, see [`present::cut_off`]; each after those that it depends on.
+fn cut_off(model: Option<&Model>, containers: &[Container], up_mode: &UpMode) -> Vec<String> {
+    let Some(model) = model else { return Vec::new() };
+    let mut names = present::cut_off(containers, model, up_mode);
+    names.sort_by_cached_key(|name| dependencies(model, std::slice::from_ref(name)).len());
+    names
 }
 
 /// What the run after this one depends on, and how long that may take.
@@ -245,14 +268,14 @@ fn choose(start: &BringUp, project: Project, rendered: Option<Model>) -> (Projec
 }
 
 /// Compares what compose would bring up with what there is. Returns a mode that is limited to what can be brought up as it
-/// is, if not all can; the error says what differs.
+/// is, if not all can; the error says what differs. Containers that are stuck, or cut off from a network, can't.
 async fn guard(
     world: (&dyn Engine, &dyn Compose),
     start: &BringUp,
     project: &Project,
     model: Option<&Model>,
     containers: &[Container],
-    stuck: &[String],
+    (stuck, cut_off): (&[String], &[String]),
 ) -> Result<Option<UpMode>, CompareError> {
     // Then there is no container, or none is made anew.
     let Some(model) = model else { return Ok(None) };
@@ -285,8 +308,8 @@ async fn guard(
     if differences.is_empty() {
         return Ok(None);
     }
-    let is_stuck = |name: &String| stuck.contains(name);
-    if named.is_empty() && !differences.iter().any(|difference| is_stuck(&difference.service)) {
+    let is_renewed = |name: &String| stuck.contains(name) || cut_off.contains(name);
+    if named.is_empty() && !differences.iter().any(|difference| is_renewed(&difference.service)) {
         return Ok(Some(if stuck.is_empty() { UpMode::StartOnly } else { UpMode::Services(stuck.to_vec()) }));
     }
     let texts: Vec<String> = differences.iter().map(ToString::to_string).collect();
@@ -518,7 +541,8 @@ fn passed_on(up_mode: &UpMode, model: Option<&Model>, containers: &[Container]) 
 fn called_tags(call: &Call, containers: &[Container], displaced: &[DisplacedTag]) -> Vec<Reference> {
     let named = call.up_mode.services();
     let is_whole = named.is_empty() && !call.up_mode.is_for_none();
-    let is_called = |name: &String| is_whole || named.contains(name) || call.passed_on.contains(name);
+    let lists: [&[String]; 3] = [named, &call.passed_on, &call.renewed];
+    let is_called = |name: &String| is_whole || lists.iter().any(|list| list.contains(name));
     let is_of_called = |one: &&DisplacedTag| {
         let mut users = containers.iter().filter(|c| c.image == one.runs && c.is_made_from(&one.tag));
         users.any(|c| is_called(&c.compose_service))
@@ -539,7 +563,7 @@ fn stop_grace(containers: &[Container], up_mode: &UpMode) -> Duration {
     longest.values().sum()
 }
 
-/// The time that compose may wait for those of these services that others of them depend on, one after another.
+/// The time that compose may wait for those of these services that others of them depend on, and for hooks, one after another.
 fn wait_grace(model: &Model, containers: &[Container], up_mode: &UpMode) -> Duration {
     let named = up_mode.services();
     let is_covered = |name: &str| named.is_empty() || named.iter().any(|one| one == name);
@@ -553,52 +577,13 @@ fn wait_grace(model: &Model, containers: &[Container], up_mode: &UpMode) -> Dura
     for service in model.services().filter(|service| is_covered(service.name)) {
         let checked = service.waits_for_health_of().map(|name| (name, budget(name)));
         let jobs = service.waits_for().map(|name| (name, LONGEST_JOB));
-        for (name, time) in checked.chain(jobs).filter(|(name, _)| is_covered(name)) {
+        let hooks = service.has_hooks().then_some((service.name, LONGEST_JOB));
+        for (name, time) in checked.chain(jobs).chain(hooks).filter(|(name, _)| is_covered(name)) {
             let longest = awaited.entry(name).or_default();
             *longest = time.max(*longest);
         }
     }
     awaited.values().sum()
-}
-
-async fn after_up(
-    engine: &dyn Engine,
-    up: Result<String, ComposeError>,
-    up_mode: &UpMode,
-    project: String,
-) -> StepResult {
-    observed(engine, up, up_mode, project)
-        .await
-        .unwrap_or_else(|error| StepResult::EngineAway(error.to_string()))
-}
-
-async fn observed(
-    engine: &dyn Engine,
-    up: Result<String, ComposeError>,
-    up_mode: &UpMode,
-    project: String,
-) -> Result<StepResult, EngineError> {
-    if up.is_err() {
-        // Compose does not distinguish an unavailable engine from a project that fails to start; a ping does.
-        engine.ping().await?;
-    }
-    let mut containers = engine.containers(&Members::Project(project)).await?;
-    // A compose run that was killed after it removed the old container leaves the new one with a temporary name, and the
-    // next run does not rename it.
-    for at in 0..containers.len() {
-        let Some(name) = real_name(&containers[at].name).map(str::to_owned) else { continue };
-        if containers.iter().all(|other| other.name != name) {
-            match engine.rename(&containers[at].id, &name).await {
-                Ok(()) => containers[at].name = name,
-                Err(error) if error.is_unavailable() => return Err(error),
-                // The container runs all the same, and the next compose run may succeed.
-                Err(error) => {
-                    tracing::warn!(container = containers[at].name, %error, "can't rename a container");
-                }
-            }
-        }
-    }
-    Ok(StepResult::Started { up, named: up_mode.services().to_vec(), containers })
 }
 
 #[cfg(test)]
@@ -638,6 +623,25 @@ mod tests {
     }
 
     #[test]
+    fn containers_that_lack_a_network_are_made_anew_after_those_that_they_depend_on() {
+        let model: Model = serde_json::from_value(serde_json::json!({"services": {
+            "a": {"image": "a:1", "depends_on": {"c": {"condition": "service_started"}}},
+            "b": {"image": "a:1"},
+            "c": {"image": "a:1", "depends_on": {"d": {"condition": "service_healthy"}}},
+            "d": {"image": "a:1"},
+        }}))
+        .expect("a model");
+        let down = |name| Container {
+            state: State::Exited,
+            lacks_network: name != "b",
+            ..Container::running(name, "a:1")
+        };
+        let containers = ["a", "b", "c", "d"].map(down);
+        assert_eq!(cut_off(Some(&model), &containers, &UpMode::Changed), ["d", "c", "a"]);
+        assert_eq!(cut_off(None, &containers, &UpMode::Changed), [""; 0]);
+    }
+
+    #[test]
     fn a_tag_is_of_a_called_service_if_compose_may_recreate_a_container_that_runs_on_it() {
         let model: Model = serde_json::from_value(serde_json::json!({"services": {
             "web": {"image": "web:1", "depends_on": {"db": {"condition": "service_started"}}},
@@ -665,6 +669,7 @@ mod tests {
                 up_mode,
                 renewed: Vec::new(),
                 followers: Vec::new(),
+                hooked: BTreeSet::new(),
                 awaited: Awaited::default(),
                 note: None,
             };
@@ -684,7 +689,7 @@ mod tests {
     }
 
     #[test]
-    fn compose_is_given_the_time_of_the_jobs_and_health_checks_that_it_waits_for() {
+    fn compose_is_given_the_time_of_the_jobs_hooks_and_health_checks_that_it_waits_for() {
         let model: Model = serde_json::from_value(serde_json::json!({"services": {
             "db": {"image": "db:1", "healthcheck": {"test": ["CMD", "true"], "start_period": "20m0s"}},
             "cache": {"image": "cache:1"},
@@ -694,6 +699,7 @@ mod tests {
                 "cache": {"condition": "service_healthy"},
                 "migrate": {"condition": "service_completed_successfully"}}},
             "plain": {"image": "web:1", "depends_on": {"web": {"condition": "service_started"}}},
+            "hooked": {"image": "web:1", "pre_start": [], "post_start": [{"command": ["migrate"]}]},
         }}))
         .expect("a model");
         let timing = HealthTiming { start_period: Duration::from_mins(5), ..HealthTiming::DEFAULT };
@@ -706,7 +712,8 @@ mod tests {
         assert_eq!(named(&["web", "db"]), of_db);
         assert_eq!(named(&["migrate", "web"]), LONGEST_JOB);
         assert_eq!(named(&["plain", "web"]), Duration::ZERO, "compose does not wait for what is not named");
-        assert_eq!(of(&UpMode::Changed), LONGEST_JOB + of_db + of_cache, "the whole project");
+        assert_eq!(named(&["hooked", "plain"]), LONGEST_JOB);
+        assert_eq!(of(&UpMode::Changed), LONGEST_JOB * 2 + of_db + of_cache, "the whole project");
     }
 
     /// Notes how long each run may wait.
@@ -734,20 +741,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_job_gets_six_hours_and_a_service_that_is_recreated_by_itself_waits_for_none() {
+    async fn a_job_gets_six_hours_and_a_service_that_is_recreated_by_itself_waits_for_its_hooks_only() {
         let call = Call {
             project: Project { wait_grace: LONGEST_JOB, ..Project::default() },
             up_mode: UpMode::Changed,
             passed_on: Vec::new(),
             renewed: vec!["web".to_owned()],
-            followers: vec!["side".to_owned()],
+            followers: vec!["side".to_owned(), "hooked".to_owned()],
+            hooked: ["hooked".to_owned()].into(),
             awaited: Awaited::default(),
             note: None,
         };
         let compose = Waits::default();
         run(&compose, &call, PullPolicy::Never).await.expect("it succeeds");
         let waits = compose.0.lock().expect("no test panics with it").clone();
-        assert_eq!(waits, [Duration::ZERO, Duration::from_hours(6), Duration::ZERO]);
+        let job = Duration::from_hours(6);
+        assert_eq!(waits, [Duration::ZERO, job, Duration::ZERO, job]);
     }
 
     #[tokio::test(start_paused = true)]

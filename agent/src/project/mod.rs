@@ -16,6 +16,7 @@
 //! | `perform.rs` | one step of a rollout |
 //! | `fetch.rs` | images and their tags: pulls what is missing, and points tags where a step needs them |
 //! | `bring_up.rs` | the step that runs compose |
+//! | `after_up.rs` | what there is of a project once compose has run |
 //! | `awaited.rs` | what is waited for between the two compose runs of a handover |
 //! | `volumes.rs` | the data that a new image would leave behind in a volume |
 //! | `present.rs` | what compose does not know of a project that is there: its scale, its profiles, its stuck services |
@@ -29,6 +30,7 @@
 //! | `cycle.rs` | one registry request per image, shared by all services of a poll cycle |
 //! | `services.rs` | all services by name, as used by API and tasks |
 
+mod after_up;
 mod awaited;
 mod bring_up;
 pub mod cycle;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{Container, Model, ModelService, State};
+use crate::model::{Container, Model, ModelService, State, UpMode};
 use crate::service::scope::number_to_keep;
 
 use super::fetch::real_name;
@@ -87,6 +87,22 @@ pub(super) fn stuck(containers: &[Container]) -> Vec<String> {
     let is_stuck = |c: &&Container| matches!(c.state, State::Created | State::Restarting);
     let services: BTreeSet<String> =
         containers.iter().filter(is_stuck).map(|c| c.compose_service.clone()).collect();
+    services.into_iter().collect()
+}
+
+/// The compose services that this mode would start, and whose containers can't be started, because a network of theirs is gone.
+/// To compose they are unchanged, so that it would not make them anew.
+pub(super) fn cut_off(containers: &[Container], model: &Model, up_mode: &UpMode) -> Vec<String> {
+    // The others start nothing but what there is, or make it anew anyway.
+    let (UpMode::Changed | UpMode::Services(_)) = up_mode else { return Vec::new() };
+    let of_profiles = of_profiles(containers, model);
+    let is_to_run = |name: &String| {
+        let is_plain = model.service(name).is_some_and(|service| !service.has_profiles());
+        let is_covered = *up_mode == UpMode::Changed || up_mode.services().contains(name);
+        is_covered && (is_plain || of_profiles.contains(name))
+    };
+    let lacking = containers.iter().filter(|c| c.lacks_network).map(|c| c.compose_service.clone());
+    let services: BTreeSet<String> = lacking.filter(is_to_run).collect();
     services.into_iter().collect()
 }
 
@@ -230,6 +246,25 @@ mod tests {
             [(vec!["web"], "debugger"), (vec!["web"], "tracer"), (vec!["tracer", "web"], "web")]
         {
             assert_eq!(of(&names, running), ["collector", "db", "debugger"], "{names:?} {running}");
+        }
+    }
+
+    #[test]
+    fn containers_that_lack_a_network_are_made_anew_where_they_would_be_started() {
+        let down = |service: &str, lacks_network| Container {
+            exit_code: 143,
+            lacks_network,
+            ..container(service, 1, State::Exited)
+        };
+        let mut all = vec![down("web", true), down("worker", true), down("many", false), down("gone", true)];
+        // A job of a profile that is off, and has ended well.
+        all.push(Container { exit_code: 0, ..down("tool", true) });
+        let of = |up_mode: &UpMode| cut_off(&all, &model(), up_mode);
+        let named = |names: &[&str]| UpMode::Services(names.iter().map(|name| (*name).to_owned()).collect());
+        assert_eq!(of(&UpMode::Changed), ["web", "worker"]);
+        assert_eq!(of(&named(&["many", "worker"])), ["worker"]);
+        for other in [UpMode::StartOnly, UpMode::All, UpMode::ForceService("web".to_owned()), named(&[])] {
+            assert_eq!(of(&other), [""; 0], "{other:?}");
         }
     }
 

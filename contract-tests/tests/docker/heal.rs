@@ -126,14 +126,37 @@ fn a_project_without_running_containers_is_started_at_the_next_check() {
     let (world, _) = World::with_web("start");
     let agent = world.agent_for([world.entry("web", &["web:latest"]).set("auto_start", true)]);
     assert!(world.project.compose(&["down"]).status.success());
-    // The agent does not start a project that was changed within the last seconds, so trigger until it does.
+    wait_started(&agent);
+    wait_running(&world, "web");
+    world.assert_runs("web", "v1");
+}
+
+/// Triggers until the project was started: the agent does not start one that was changed within the last seconds.
+fn wait_started(agent: &Agent) {
     wait_for("the project to be started", || {
         agent.trigger("web");
         let started = agent.entries(&Kind::STARTED).into_iter().any(|entry| entry.service == "web");
         if started { Ok(()) } else { Err(format!("{:#?}", agent.audit())) }
     });
+}
+
+#[test]
+fn a_stopped_project_whose_network_was_removed_is_started_with_a_new_one() {
+    let mut world = World::new("prune");
+    world.push("web", &Image::good("v1"));
+    let image = world.reference("web");
+    world.project.write_text(&format!(
+        "services:\n  web: {{ image: '{image}', labels: {{labels}}, stop_grace_period: 1s }}\n"
+    ));
+    world.project.up();
+    let agent = world.agent_for([world.entry("web", &["web:latest"]).set("auto_start", true)]);
+    assert!(world.project.compose(&["stop"]).status.success());
+    world.engine.docker(&["network", "rm", &format!("{}_default", world.project.name)]);
+    wait_started(&agent);
     wait_running(&world, "web");
     world.assert_runs("web", "v1");
+    assert_eq!(agent.entries(&Kind::ERROR), [], "it was not tried with the old one");
+    world.assert_tidy();
 }
 
 #[test]

@@ -64,11 +64,38 @@ impl DockerEngine {
             .buffer_unordered(AT_ONCE)
             // Skip containers that were removed in the meantime.
             .try_filter_map(|container| ready(Ok(container)));
-        let mut containers: Vec<Container> = inspected.try_collect().await?;
-        containers.retain(is_wanted);
-        containers.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut inspected: Vec<(Container, Vec<String>)> = inspected.try_collect().await?;
+        inspected.retain(|(container, _)| is_wanted(container));
+        inspected.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        let mut containers = Box::pin(self.with_lost_networks(inspected)).await?;
         Box::pin(self.find_network_owners(&mut containers)).await?;
         Ok(containers)
+    }
+
+    /// Finds out whether the engine still has the networks, by ID, that these containers are to be connected to.
+    async fn with_lost_networks(
+        &self,
+        inspected: Vec<(Container, Vec<String>)>,
+    ) -> Result<Vec<Container>, EngineError> {
+        let mut existing = None;
+        if inspected.iter().any(|(_, networks)| !networks.is_empty()) {
+            existing = match self.networks(&json!({})).await {
+                // Docker always has some.
+                Ok(networks) => Some(networks).filter(|all| !all.is_empty()),
+                Err(error) if self.is_away(&error).await => return Err(error),
+                // They are not known to be gone.
+                Err(_) => None,
+            };
+        }
+        let is_there = |id: &String| {
+            let has_id = |network: &Value| answer::text(network, "/Id") == Some(id.as_str());
+            existing.as_ref().is_none_or(|all| all.iter().any(has_id))
+        };
+        let completed = inspected.into_iter().map(|(container, networks)| Container {
+            lacks_network: !networks.iter().all(is_there),
+            ..container
+        });
+        Ok(completed.collect())
     }
 
     /// Finds the containers whose network namespaces these use, first among themselves, then at the engine.
@@ -177,8 +204,13 @@ impl DockerEngine {
     }
 
     /// Inspects a listed container. One that cannot be inspected must not hide the others: the fields of the list are
-    /// used instead. They say nothing of its health and its restarts, so the state of one that may run is unknown.
-    async fn inspect_listed(&self, listed: &Value, id: &str) -> Result<Option<Container>, EngineError> {
+    /// used instead. They say nothing of its health and its restarts, so the state of one that may run is unknown. With one
+    /// that is down, the networks are returned, by ID, that it is to be connected to.
+    async fn inspect_listed(
+        &self,
+        listed: &Value,
+        id: &str,
+    ) -> Result<Option<(Container, Vec<String>)>, EngineError> {
         let doing = format!("inspect container {}", stable(id));
         let inspected = self.inspection(&doing, id).await;
         if inspected.is_ok() {
@@ -199,9 +231,12 @@ impl DockerEngine {
             }
         };
         let is_inspected = seen["State"].is_object();
-        Ok(convert::container(listed, &seen, podman).map(|known| Container {
-            state: if is_inspected || !known.is_live() { known.state } else { State::Unknown },
-            ..known
+        Ok(convert::container(listed, &seen, podman).map(|known| {
+            // Podman looks networks up by name.
+            let is_by_id = !podman && !known.is_live();
+            let networks = if is_by_id { convert::networks_at_start(&seen) } else { Vec::new() };
+            let state = if is_inspected || !known.is_live() { known.state } else { State::Unknown };
+            (Container { state, ..known }, networks)
         }))
     }
 }

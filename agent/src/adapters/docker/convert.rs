@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::answer::{amount, container_name, flag, list, map, number, text, texts};
+use crate::model::container::is_full_id;
 use crate::model::definition::RECORDED_SUFFIX;
 use crate::model::image::ImageId;
 use crate::model::image_config::ImageConfig;
@@ -54,6 +55,9 @@ const OOM_REPORT: Duration = Duration::from_secs(1);
 /// How long after a start podman notes it at most, so that a short run may seem to end before it began. A restart takes longer
 /// than this from the end of one run to the start of the next.
 const START_NOTED: SignedDuration = SignedDuration::from_millis(200);
+
+/// The networks that docker has by itself, each with another ID after every start of the engine.
+const OWN_NETWORKS: [&str; 5] = ["bridge", "default", "host", "nat", "none"];
 
 /// The kernel's period of a CPU quota in microseconds.
 const DEFAULT_CPU_PERIOD: f64 = 100_000.0;
@@ -204,9 +208,19 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
         network_of: text(seen, "/HostConfig/NetworkMode")
             .and_then(|mode| mode.strip_prefix("container:"))
             .map(|owner| NetworkOwner { id_or_name: owner.to_owned(), resolved: None }),
+        lacks_network: false,
         mounts,
         id,
     })
+}
+
+/// Returns the networks, by ID, that docker looks for when it starts a container. It looks its own ones up by name, and creates
+/// those of a swarm where they are missing.
+pub(super) fn networks_at_start(seen: &Value) -> Vec<String> {
+    let networks = seen.pointer("/NetworkSettings/Networks").and_then(Value::as_object);
+    let made = networks.into_iter().flatten().filter(|(name, _)| !OWN_NETWORKS.contains(&name.as_str()));
+    let ids = made.filter_map(|(_, about)| text(about, "/NetworkID"));
+    ids.filter(|id| is_full_id(id)).map(str::to_owned).collect()
 }
 
 /// Returns the compose service of a dependency, if a container is restarted with it.

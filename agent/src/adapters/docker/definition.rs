@@ -38,12 +38,14 @@ impl DockerEngine {
             }
         }
         running.images = images;
-        running.networks = self.networks(project).await?;
+        let of_project = json!({ "label": [format!("{}={project}", convert::PROJECT_LABEL)] });
+        running.networks = self.networks(&of_project).await?;
         Ok(running)
     }
 
-    async fn networks(&self, project: &str) -> Result<Vec<Value>, EngineError> {
-        let filters = json!({ "label": [format!("{}={project}", convert::PROJECT_LABEL)] }).to_string();
+    /// Lists the networks that match these filters, as returned by the engine.
+    pub(super) async fn networks(&self, filters: &Value) -> Result<Vec<Value>, EngineError> {
+        let filters = filters.to_string();
         let query = [("filters", filters.as_str())];
         let doing = "list networks";
         listed(doing, self.connection.get(doing, "/networks", &query).await?)

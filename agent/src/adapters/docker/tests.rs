@@ -689,3 +689,32 @@ async fn podman_does_not_remove_a_container_whose_network_others_share() {
         assert_eq!(needed, expected, "{components}");
     }
 }
+
+#[tokio::test]
+async fn a_container_that_is_down_lacks_a_network_if_the_engine_no_longer_has_that_id() {
+    let (gone, there) = ("a".repeat(64), "b".repeat(64));
+    let all = format!(r#"[{{"Id": "{there}", "Name": "shop_default"}}]"#);
+    for (state, network, id, status, listed, lacks) in [
+        ("exited", "shop_default", &*gone, 200, &*all, true),
+        ("created", "shop_default", &*gone, 200, &*all, true),
+        ("exited", "shop_default", &*there, 200, &*all, false),
+        ("running", "shop_default", &*gone, 200, &*all, false),
+        // Docker's own networks have another ID after each start of it, and that of a swarm may be on other nodes.
+        ("exited", "bridge", &*gone, 200, &*all, false),
+        ("exited", "overlay", "n0qpg7yv5nys8p2kd6uqlp1m2", 200, &*all, false),
+        ("created", "shop_default", "", 200, &*all, false),
+        // What can't be listed is not known to be gone.
+        ("exited", "shop_default", &*gone, 200, "[]", false),
+        ("exited", "shop_default", &*gone, 403, "{}", false),
+    ] {
+        let server = server().await;
+        let networks = json!({"Networks": {network: {"NetworkID": id}}});
+        let state_of = json!({"Status": state});
+        let seen = json!({"Id": "c", "Name": "/web", "State": state_of, "NetworkSettings": networks});
+        answer(&server, "/containers/json", 200, r#"[{"Id": "c", "Names": ["/web"]}]"#).await;
+        answer(&server, "/containers/c/json", 200, &seen.to_string()).await;
+        answer(&server, "/networks", status, listed).await;
+        let found = engine(&server).containers(&Members::Project("shop".into())).await.unwrap();
+        assert_eq!(found[0].lacks_network, lacks, "{state} {network} {id} {listed}");
+    }
+}

@@ -76,10 +76,27 @@ fn unused_images(facts: &Facts<'_>) -> Vec<Finding> {
         Some(Ok(model)) => model.services().any(|service| service.image().as_ref() == Some(reference)),
         _ => false,
     };
+    let is_mounted = |reference: &Reference| match &facts.model {
+        Some(Ok(model)) => {
+            model.services().any(|service| service.mounted_images().any(|one| one == *reference))
+        }
+        _ => false,
+    };
     let images = facts.config.images.iter().filter_map(|image| Some((image, facts.in_force(image)?)));
     images
         .filter(|(_, reference)| !is_used(reference) && !of_files(reference))
         .map(|(image, reference)| {
+            if is_mounted(&reference) {
+                let words = Words {
+                    what: format!("{reference} is only mounted (type: image)"),
+                    why: "a new one is pulled, but only containers that are made from it are recreated",
+                    remedy: format!(
+                        "take it out of \"images\" of {}, and recreate the containers that mount it by hand",
+                        facts.config.name
+                    ),
+                };
+                return words.warning(AREA, image.configured.as_str());
+            }
             let words = Words {
                 what: format!("no container uses {reference}"),
                 why: "its updates have no effect, and the running image may not be watched",

@@ -182,6 +182,12 @@ fn stopped_containers_and_unused_images_are_reported() {
         stage.model = json!({"services": {}});
     };
     assert_found(other, Warning, "no container uses localhost:5000/web:1", "\"images\" of web");
+    let mounted = |stage: &mut Stage| {
+        stage.container.config_image = "localhost:5000/other:1".into();
+        let volume = json!({"type": "image", "source": "localhost:5000/web:1", "target": "/assets"});
+        stage.model = json!({"services": {"web": {"image": "localhost:5000/other:1", "volumes": [volume]}}});
+    };
+    assert_found(mounted, Warning, "localhost:5000/web:1 is only mounted", "by hand");
 }
 
 #[test]

@@ -45,7 +45,8 @@ pub(super) struct Sides<'a> {
 }
 
 /// Reports whether compose changes a service further before it computes the hash for the label, so that no hash of the files
-/// can equal it: it resolves `volumes_from` to containers, and adds what models and its own socket need.
+/// can equal it: it resolves `volumes_from` to containers, adds what models and its own socket need, and, from 5.1 on, names the
+/// image of a volume by its ID.
 pub(super) fn is_completed_by_up(service: &Value) -> bool {
     let is_set = |key: &str| match service.get(key) {
         None | Some(Value::Null | Value::Bool(false)) => false,
@@ -53,7 +54,9 @@ pub(super) fn is_completed_by_up(service: &Value) -> bool {
         Some(Value::Object(map)) => !map.is_empty(),
         Some(_) => true,
     };
-    ["volumes_from", "models", "use_api_socket"].into_iter().any(is_set)
+    let volumes = service.get("volumes").and_then(Value::as_array).into_iter().flatten();
+    volumes.map(|volume| text(volume, "type")).any(|kind| kind == "image")
+        || ["volumes_from", "models", "use_api_socket"].into_iter().any(is_set)
 }
 
 impl Sides<'_> {
@@ -228,10 +231,13 @@ impl Sides<'_> {
                     let name = self.volume_name(&source).unwrap_or(&source);
                     text(mount, "Type") == "volume" && text(mount, "Name") == name
                 }
+                "image" => text(mount, "Type") == "image",
                 _ => true,
             };
             let read_only = volume.get("read_only").and_then(Value::as_bool).unwrap_or(false);
-            let is_writable = mount.get("RW").and_then(Value::as_bool);
+            // The engine mounts images read-only, whatever the files say.
+            let is_writable =
+                mount.get("RW").and_then(Value::as_bool).filter(|_| text(volume, "type") != "image");
             if !is_same_source || is_writable.is_some_and(|writable| writable == read_only) {
                 what.insert(target);
             }

@@ -364,17 +364,19 @@ impl Healer {
 /// Returns the remedy for a failing container; `None` while there is none, because the container whose network it uses
 /// must be started first.
 pub(in crate::service) fn remedy(container: &Container, config: &ServiceConfig) -> Option<Remedy> {
+    let recreated = || {
+        let compose_service = container.compose_service.clone();
+        config.can_recreate(container).then_some(Remedy::Recreate { compose_service })
+    };
     if let Some(owner) = &container.network_of {
         match &owner.resolved {
             Some(found) if matches!(found.state, State::Running | State::Paused) => {}
-            None if owner.is_given_by_id() => {
-                let compose_service = container.compose_service.clone();
-                return config.can_recreate(container).then_some(Remedy::Recreate { compose_service });
-            }
+            None if owner.is_given_by_id() => return recreated(),
             _ => return None,
         }
     }
-    Some(Remedy::Restart { id: container.id.clone() })
+    let remade = if container.lacks_network { recreated() } else { None };
+    remade.or_else(|| Some(Remedy::Restart { id: container.id.clone() }))
 }
 
 /// Whether a signal sent through the engine asks the container to stop, as opposed to, for example, a reload. If the engine

@@ -12,7 +12,7 @@ use crate::model::image::{ImageId, Reference};
 use crate::model::probe::Target;
 use crate::model::swarm::TaskState;
 use crate::model::{Container, HealthState, State};
-use crate::service::health::assess::{Condition, Inactive, StopTimes, Stops, Symptom, assess_alone};
+use crate::service::health::assess::{Condition, Inactive, StopTimes, Stops, Symptom, assess_alone, signed};
 use crate::service::rollout::baseline::{Baseline, Expected, NO_STOPS};
 use crate::service::rollout::plan::Plan;
 
@@ -108,6 +108,9 @@ pub enum Interference {
     Unknown {
         /// Its name.
         container: String,
+        /// Whether only its health is not known, because the engine ran no health check.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        unprobed: bool,
     },
     /// As an earlier version recorded it: the whole sentence.
     #[serde(untagged)]
@@ -440,6 +443,9 @@ impl Probation {
                 }
                 _ => {}
             }
+            if let Some(how) = self.unprobed(container, now) {
+                return Outcome::Inconclusive(how);
+            }
             let seen = self.seen.entry(container.id.clone()).or_default();
             if let Some(flaw) = unproven(container, seen, context) {
                 return blame(*role, container, &flaw);
@@ -474,8 +480,23 @@ impl Probation {
         Some(if now < deadline {
             Outcome::Wait { deadline }
         } else {
-            Outcome::Inconclusive(Interference::Unknown { container: container.name.clone() })
+            Outcome::Inconclusive(Interference::Unknown {
+                container: container.name.clone(),
+                unprobed: false,
+            })
         })
+    }
+
+    /// Returns what to say of a container of which the engine runs no health check: none has ended in all the time that a good
+    /// one may take to pass. One that hangs ends with its timeout. Docker 20.10 runs none after a restart with `live-restore`,
+    /// and podman none without systemd.
+    fn unprobed(&self, container: &Container, now: Timestamp) -> Option<Interference> {
+        let has_no_result = container.state == State::Running
+            && matches!(container.health, None | Some(HealthState::Starting));
+        let since = container.started_at.map_or(self.since, |start| start.max(self.since));
+        let is_over = now.duration_since(since) >= signed(container.health_timing?.budget());
+        let is_unprobed = has_no_result && is_over && container.probed_at.is_none_or(|probed| probed < since);
+        is_unprobed.then(|| Interference::Unknown { container: container.name.clone(), unprobed: true })
     }
 
     /// Returns when it ends: after the grace, or after the longest time that a health check of a container on probation

@@ -135,7 +135,7 @@ impl Probation {
         }
         let container = containers.iter().find(|c| target.container() == Some(&*c.id));
         let container = container.map(unanswered_for).unwrap_or_default();
-        Some(Outcome::Inconclusive(Interference::Unknown { container }))
+        Some(Outcome::Inconclusive(Interference::Unknown { container, unprobed: false }))
     }
 
     /// The target that is furthest from passing, with what it has shown.

@@ -93,6 +93,33 @@ fn a_pause_on_probation_starts_it_over_and_one_that_lasts_breaks_it_off() {
 }
 
 #[test]
+fn an_engine_that_runs_no_health_checks_says_nothing_about_an_image() {
+    // Seconds: the start of the run, and the last probe that has ended.
+    for (started, probed, is_measured) in
+        [(0, None, false), (-5, Some(-2), false), (0, Some(3), true), (8, None, true)]
+    {
+        let mut scenario = on_probation();
+        let new = Container {
+            id: "id-new".into(),
+            image: ImageId("sha256:two".into()),
+            probed_at: probed.and_then(|at| scenario.seconds(at)),
+            started_at: scenario.seconds(started),
+            ..with_health("a", HealthState::Starting)
+        };
+        scenario.at(9).look(&[&new]);
+        assert_eq!(scenario.kinds(), []);
+        scenario.at(10).look(&[&new]);
+        let is_blocked = scenario.service.durable().images.blocked().next().is_some();
+        assert_eq!(is_blocked, is_measured, "{started} {probed:?}");
+        if !is_measured {
+            assert_broken_off(&mut scenario);
+            let fault = scenario.record().errored.unwrap_or_default();
+            assert!(fault.contains("the engine ran no health check of container a"), "{fault}");
+        }
+    }
+}
+
+#[test]
 fn a_stop_that_is_reported_only_after_the_probe_that_failed_for_it_stands() {
     for is_stopped in [true, false] {
         let mut scenario = Scenario::of(config());

@@ -425,7 +425,11 @@ fn what_is_wrong_is_read_back_as_it_was_found_and_words_of_earlier_versions_stay
         let row = serde_json::to_string(&reason).unwrap();
         assert_eq!(serde_json::from_str::<Reason>(&row).unwrap(), reason, "{row}");
     }
-    for how in [removed(), Interference::Words("the probation of web was interrupted".into())] {
+    let unknown = |unprobed| Interference::Unknown { container: "web-1".into(), unprobed };
+    let earlier = serde_json::from_str::<Interference>(r#"{"unknown":{"container":"web-1"}}"#).unwrap();
+    assert_eq!(earlier, unknown(false));
+    let words = Interference::Words("the probation of web was interrupted".into());
+    for how in [removed(), unknown(false), unknown(true), words] {
         let row = serde_json::to_string(&how).unwrap();
         assert_eq!(serde_json::from_str::<Interference>(&row).unwrap(), how, "{row}");
     }

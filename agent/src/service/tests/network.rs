@@ -141,6 +141,22 @@ fn a_container_whose_network_owner_was_replaced_is_recreated_by_compose() {
 }
 
 #[test]
+fn a_container_whose_network_was_removed_while_it_was_down_is_recreated_if_compose_can_do_so() {
+    let down = Container { lacks_network: true, ..exited("web", 1) };
+    let mut scenario = Scenario::of(config());
+    scenario.look(&[&down]);
+    let action = scenario.at(2).look(&[&down]).act();
+    let Some(Action::Step(Step::Start(BringUp { up_mode, .. }))) = action else {
+        panic!("it is not recreated: {action:?}, {:?}", scenario.entries)
+    };
+    assert_eq!(up_mode, UpMode::ForceService("web".into()));
+    assert_eq!(scenario.kinds(), [Kind::DIED, Kind::RESTARTING]);
+    let mut scenario = Scenario::of(ServiceConfig { compose_files: Vec::new(), ..config() });
+    scenario.look(&[&down]);
+    assert_eq!(scenario.at(2).look(&[&down]).restarts(), ["web"], "the engine says what is wrong");
+}
+
+#[test]
 fn a_failed_rollback_stands_while_another_container_is_recreated() {
     let mut scenario = Scenario::of(config());
     let bad = Container { image: ImageId("sha256:two".into()), ..running("web") };

@@ -21,7 +21,10 @@ pub(in crate::service) fn interference(how: &Interference) -> String {
         Interference::Removed { compose_service } => {
             format!("the container of compose service {compose_service} was removed by someone")
         }
-        Interference::Unknown { container } => {
+        Interference::Unknown { container, unprobed: true } => {
+            format!("the engine ran no health check of container {container}")
+        }
+        Interference::Unknown { container, unprobed: false } => {
             format!("the engine answers no inspection of container {container}")
         }
         Interference::Words(words) => words.clone(),

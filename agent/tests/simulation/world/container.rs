@@ -353,6 +353,7 @@ impl FakeContainer {
             restarts_with: Vec::new(),
             waits_for: Vec::new(),
             network_of: None,
+            lacks_network: false,
             mounts: self.mounts(),
         }
     }

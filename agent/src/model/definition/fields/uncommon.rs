@@ -246,6 +246,7 @@ mod tests {
 
     use super::*;
     use crate::model::compose::Model;
+    use crate::model::definition::{Rendered, Running};
 
     #[test]
     fn variables_that_podman_sets_by_itself_differ_only_if_the_files_name_them() {
@@ -262,5 +263,33 @@ mod tests {
         let named = json!({ "environment": { "HOME": "/srv" } });
         assert_eq!(found(named, "oci", &set), ["environment HOME"]);
         assert_eq!(found(json!({}), "oci", &["MODE=one"]), ["environment MODE"]);
+    }
+
+    #[test]
+    fn an_image_that_is_mounted_is_no_difference_although_the_hash_has_its_id() {
+        let volume = |kind: &str| json!({ "type": kind, "source": "assets:1", "target": "/assets" });
+        let what = |kind: &str, mounted: &str| {
+            let model = json!({ "services": { "web": { "volumes": [volume(kind)] } } });
+            let rendered = Rendered {
+                model: serde_json::from_value(model).expect("a model"),
+                hashes: [("web".to_owned(), "new".to_owned())].into(),
+                version: "5.1.0".to_owned(),
+                ..Rendered::default()
+            };
+            let labels = json!({
+                "com.docker.compose.service": "web",
+                "com.docker.compose.config-hash": "old",
+                "com.docker.compose.version": "5.1.0",
+            });
+            let mount = json!({ "Type": mounted, "Source": "/x", "Destination": "/assets", "RW": mounted != "image" });
+            let container = json!({ "Config": { "Labels": labels }, "Mounts": [mount] });
+            let running = Running { containers: vec![container], ..Running::default() };
+            let found = rendered.differences(&["web".to_owned()], &running);
+            found.into_iter().flat_map(|difference| difference.what).collect::<Vec<String>>()
+        };
+        let none: [&str; 0] = [];
+        assert_eq!(what("image", "image"), none);
+        assert_eq!(what("image", "bind"), ["volume /assets"], "it was another volume before");
+        assert_eq!(what("npipe", "bind"), ["a setting that the engine does not report"]);
     }
 }

@@ -122,7 +122,9 @@ impl Service {
         };
         let why = match down.find(|c| c.compose_service == compose_service) {
             Some(c) if c.state == State::Paused => Interference::Paused { container: c.name.clone() },
-            Some(c) if c.state == State::Unknown => Interference::Unknown { container: c.name.clone() },
+            Some(c) if c.state == State::Unknown => {
+                Interference::Unknown { container: c.name.clone(), unprobed: false }
+            }
             Some(c) => Interference::Stopped { container: c.name.clone() },
             None => Interference::Removed { compose_service },
         };
