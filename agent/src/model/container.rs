@@ -145,8 +145,6 @@ pub struct Container {
     pub error: String,
     /// Whether the engine starts it again when it ends.
     pub restart_policy: RestartPolicy,
-    /// Whether the engine removes it when it ends (`docker run --rm`).
-    pub removes_itself: bool,
     /// Cores that it may use at most, by its CPU quota and the cores that it is pinned to; `None` without either.
     pub cpu_limit: Option<f64>,
     /// Compose services that it is restarted with, according to its label (`depends_on` with `restart: true`). With
@@ -156,9 +154,9 @@ pub struct Container {
     pub waits_for: Vec<(String, Awaited)>,
     /// The container whose network it shares (`network_mode: service:…`, `container:…`).
     pub network_of: Option<NetworkOwner>,
-    /// Whether the engine no longer has a network that it is to be connected to when it is started. Docker looks it up by its
-    /// ID, so that the container can't be started any more, not even if there is another network of that name.
-    pub lacks_network: bool,
+    /// IDs of the networks that it is to be connected to when it is started, and that the engine no longer has. Docker looks
+    /// them up by ID, so that the container can't be started any more, not even if there is another network of that name.
+    pub lost_networks: Vec<String>,
     /// Mounts.
     pub mounts: Vec<evenkeel_common::wire::MountRecord>,
 }
@@ -176,7 +174,8 @@ impl Container {
 
     /// Reports whether it may be a job that ends by itself: nothing restarts it, and nothing checks its health.
     pub fn is_one_shot(&self) -> bool {
-        self.restart_policy == RestartPolicy::No && self.health_timing.is_none()
+        matches!(self.restart_policy, RestartPolicy::No | RestartPolicy::Removed)
+            && self.health_timing.is_none()
     }
 
     /// Reports whether a compose run may be about to start it: it was created, and what it waits for, among all containers
@@ -247,6 +246,8 @@ pub enum Awaited {
 pub enum RestartPolicy {
     /// Never.
     No,
+    /// Never: the engine removes it (`docker run --rm`).
+    Removed,
     /// After an exit code other than 0, possibly only a few times (`on-failure`).
     OnFailure,
     /// Always, unless somebody has stopped it and the engine has not been started since (`always`).
@@ -488,12 +489,11 @@ impl Container {
             is_stopping: false,
             error: String::new(),
             restart_policy: RestartPolicy::No,
-            removes_itself: false,
             cpu_limit: None,
             restarts_with: Vec::new(),
             waits_for: Vec::new(),
             network_of: None,
-            lacks_network: false,
+            lost_networks: Vec::new(),
             mounts: Vec::new(),
         }
     }

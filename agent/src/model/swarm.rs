@@ -388,12 +388,11 @@ fn container(task: &Task) -> Container {
         is_stopping: false,
         error: task.error.clone(),
         restart_policy: RestartPolicy::Always,
-        removes_itself: false,
         cpu_limit: None,
         restarts_with: Vec::new(),
         waits_for: Vec::new(),
         network_of: None,
-        lacks_network: false,
+        lost_networks: Vec::new(),
         mounts: Vec::new(),
     }
 }

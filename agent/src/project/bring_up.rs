@@ -229,16 +229,23 @@ async fn prepare(
     let passed_on = passed_on(&up_mode, model.as_deref(), containers);
     let awaited = model.as_deref().map(|model| awaited(start, model, containers, &up_mode));
     let awaited = awaited.unwrap_or_default();
-    let hooked = model.iter().flat_map(|model| model.services()).filter(|service| service.has_hooks());
-    let hooked = hooked.map(|service| service.name.to_owned()).collect();
+    let hooked = model.as_deref().map(hooked).unwrap_or_default();
     Ok(Call { project, up_mode, passed_on, renewed, followers, hooked, awaited, note })
+}
+
+/// The compose services with hooks.
+fn hooked(model: &Model) -> BTreeSet<String> {
+    let services = model.services().filter(|service| service.has_hooks());
+    services.map(|service| service.name.to_owned()).collect()
 }
 
 /// The compose services whose containers lack a network, see [`present::cut_off`]; each after those that it depends on.
 fn cut_off(model: Option<&Model>, containers: &[Container], up_mode: &UpMode) -> Vec<String> {
     let Some(model) = model else { return Vec::new() };
     let mut names = present::cut_off(containers, model, up_mode);
-    names.sort_by_cached_key(|name| dependencies(model, std::slice::from_ref(name)).len());
+    names.sort_by_cached_key(|name| {
+        present::dependencies(model, std::slice::from_ref(name), containers).len()
+    });
     names
 }
 
@@ -633,7 +640,7 @@ mod tests {
         .expect("a model");
         let down = |name| Container {
             state: State::Exited,
-            lacks_network: name != "b",
+            lost_networks: if name == "b" { Vec::new() } else { vec!["old".into()] },
             ..Container::running(name, "a:1")
         };
         let containers = ["a", "b", "c", "d"].map(down);

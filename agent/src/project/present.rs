@@ -101,7 +101,8 @@ pub(super) fn cut_off(containers: &[Container], model: &Model, up_mode: &UpMode)
         let is_covered = *up_mode == UpMode::Changed || up_mode.services().contains(name);
         is_covered && (is_plain || of_profiles.contains(name))
     };
-    let lacking = containers.iter().filter(|c| c.lacks_network).map(|c| c.compose_service.clone());
+    let lacking =
+        containers.iter().filter(|c| !c.lost_networks.is_empty()).map(|c| c.compose_service.clone());
     let services: BTreeSet<String> = lacking.filter(is_to_run).collect();
     services.into_iter().collect()
 }
@@ -251,9 +252,9 @@ mod tests {
 
     #[test]
     fn containers_that_lack_a_network_are_made_anew_where_they_would_be_started() {
-        let down = |service: &str, lacks_network| Container {
+        let down = |service: &str, lacks_network: bool| Container {
             exit_code: 143,
-            lacks_network,
+            lost_networks: lacks_network.then(|| "a".to_owned()).into_iter().collect(),
             ..container(service, 1, State::Exited)
         };
         let mut all = vec![down("web", true), down("worker", true), down("many", false), down("gone", true)];

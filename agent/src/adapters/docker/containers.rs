@@ -92,7 +92,7 @@ impl DockerEngine {
             existing.as_ref().is_none_or(|all| all.iter().any(has_id))
         };
         let completed = inspected.into_iter().map(|(container, networks)| Container {
-            lacks_network: !networks.iter().all(is_there),
+            lost_networks: networks.into_iter().filter(|id| !is_there(id)).collect(),
             ..container
         });
         Ok(completed.collect())

@@ -201,14 +201,14 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
             Some("always") => RestartPolicy::Always,
             Some("unless-stopped") => RestartPolicy::UnlessStopped,
             Some("on-failure") => RestartPolicy::OnFailure,
+            _ if flag(seen, "/HostConfig/AutoRemove") == Some(true) => RestartPolicy::Removed,
             _ => RestartPolicy::No,
         },
-        removes_itself: flag(seen, "/HostConfig/AutoRemove").unwrap_or(false),
         cpu_limit: cpu_limit(seen),
         network_of: text(seen, "/HostConfig/NetworkMode")
             .and_then(|mode| mode.strip_prefix("container:"))
             .map(|owner| NetworkOwner { id_or_name: owner.to_owned(), resolved: None }),
-        lacks_network: false,
+        lost_networks: Vec::new(),
         mounts,
         id,
     })

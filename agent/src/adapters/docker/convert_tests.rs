@@ -44,7 +44,8 @@ fn a_plain_container_is_converted() {
     );
     assert_eq!(c.started_at.unwrap().as_nanosecond() % 1_000_000_000, 123_456_789);
     assert_eq!((c.health, c.health_timing), (None, None));
-    assert!(!c.removes_itself && made(&json!({"HostConfig": {"AutoRemove": true}})).removes_itself);
+    let passing = made(&json!({"HostConfig": {"AutoRemove": true, "RestartPolicy": {"Name": "no"}}}));
+    assert_eq!(passing.restart_policy, RestartPolicy::Removed);
 }
 
 #[test]

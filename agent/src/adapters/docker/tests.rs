@@ -715,6 +715,6 @@ async fn a_container_that_is_down_lacks_a_network_if_the_engine_no_longer_has_th
         answer(&server, "/containers/c/json", 200, &seen.to_string()).await;
         answer(&server, "/networks", status, listed).await;
         let found = engine(&server).containers(&Members::Project("shop".into())).await.unwrap();
-        assert_eq!(found[0].lacks_network, lacks, "{state} {network} {id} {listed}");
+        assert_eq!(!found[0].lost_networks.is_empty(), lacks, "{state} {network} {id} {listed}");
     }
 }

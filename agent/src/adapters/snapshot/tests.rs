@@ -80,7 +80,7 @@ fn is_root() -> bool {
     is_root
 }
 
-/// An ACL: version 2; user::rwx, user:33:r-x, group::r-x, mask::r-x, other::---.
+/// An ACL: version 2; `user::rwx, user:33:r-x, group::r-x, mask::r-x, other::---`.
 fn acl() -> Vec<u8> {
     let acl = [(1_u16, 7_u16, u32::MAX), (2, 5, 33), (4, 5, u32::MAX), (16, 5, u32::MAX), (32, 0, u32::MAX)];
     let entry = |(tag, rights, id): (u16, u16, u32)| {

@@ -8,7 +8,9 @@ use serde::Serialize;
 use super::labels::{self, Labels, Wish};
 use crate::model::errors::is_not_in_registry;
 use crate::model::handover::asked;
-use crate::model::{Container, Digest, Model, Obstacle, Order, Origin, Reference, RegistryError};
+use crate::model::{
+    Container, Digest, Model, Obstacle, Order, Origin, Reference, RegistryError, RestartPolicy,
+};
 
 /// Maximum length of the name of a service and of a project (spec 2.9).
 const LONGEST_NAME: usize = 64;
@@ -155,7 +157,7 @@ pub(super) fn alone(single: &Alone) -> Described {
     if let Some(manager) = &single.container.manager {
         return without(&format!("{manager} manages it"));
     }
-    if single.container.removes_itself {
+    if single.container.restart_policy == RestartPolicy::Removed {
         return without("it is removed when it ends");
     }
     if let Wish::Exclude(why) = labels::wish(&single.container.config_image, &single.labels, &single.opt_in) {

@@ -4,7 +4,7 @@ use evenkeel_common::wire::MountRecord;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::{ImageId, Manager};
+use crate::model::{ImageId, Manager, RestartPolicy};
 
 fn container(service: &str, image: &str) -> Container {
     Container {
@@ -248,7 +248,7 @@ fn a_container_outside_compose_is_healed_only() {
         None
     );
     assert_eq!(single(|single| single.container.config_image = "x/evenkeel".into()).service, None);
-    assert_eq!(single(|single| single.container.removes_itself = true).service, None);
+    assert_eq!(single(|single| single.container.restart_policy = RestartPolicy::Removed).service, None);
     let of_kubernetes =
         single(|single| _ = single.labels.insert("io.kubernetes.pod.name".into(), "web-0".into()));
     assert_eq!(of_kubernetes.remarks, ["shop-db-1: left out: Kubernetes manages it"]);

@@ -153,7 +153,7 @@ impl Service {
         let is_crashed = |c: &&Container| {
             c.id == id
                 && c.state == State::Running
-                && c.restart_policy == RestartPolicy::No
+                && matches!(c.restart_policy, RestartPolicy::No | RestartPolicy::Removed)
                 && c.manager.is_none()
                 && !self.restarting.contains(&c.name)
         };

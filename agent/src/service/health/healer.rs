@@ -375,7 +375,7 @@ pub(in crate::service) fn remedy(container: &Container, config: &ServiceConfig) 
             _ => return None,
         }
     }
-    let remade = if container.lacks_network { recreated() } else { None };
+    let remade = if container.lost_networks.is_empty() { None } else { recreated() };
     remade.or_else(|| Some(Remedy::Restart { id: container.id.clone() }))
 }
 

@@ -142,7 +142,7 @@ fn a_container_whose_network_owner_was_replaced_is_recreated_by_compose() {
 
 #[test]
 fn a_container_whose_network_was_removed_while_it_was_down_is_recreated_if_compose_can_do_so() {
-    let down = Container { lacks_network: true, ..exited("web", 1) };
+    let down = Container { lost_networks: vec!["old".into()], ..exited("web", 1) };
     let mut scenario = Scenario::of(config());
     scenario.look(&[&down]);
     let action = scenario.at(2).look(&[&down]).act();

@@ -348,12 +348,11 @@ impl FakeContainer {
             } else {
                 RestartPolicy::No
             },
-            removes_itself: false,
             cpu_limit: None,
             restarts_with: Vec::new(),
             waits_for: Vec::new(),
             network_of: None,
-            lacks_network: false,
+            lost_networks: Vec::new(),
             mounts: self.mounts(),
         }
     }
