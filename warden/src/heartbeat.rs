@@ -8,11 +8,12 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use evenkeel_common::config::address;
 use evenkeel_common::secret::Secret;
 use evenkeel_common::tls;
 use futures_util::{FutureExt, StreamExt, stream};
@@ -177,7 +178,7 @@ impl Heartbeat {
                     // This also happens without a network.
                     Err(_) => return heartbeat.record(&agent.id, Err(timed_out())).await,
                 };
-                if !is_this_machine(url) {
+                if !is_near(url) {
                     has_network.store(true, Ordering::Relaxed);
                 }
                 heartbeat.record(&agent.id, outcome).await;
@@ -261,11 +262,12 @@ fn needs_roots(agents: &[AgentConfig]) -> bool {
     urls.any(|url| !url.expose().starts_with("http://"))
 }
 
-/// Reports whether a URL leads to this machine itself, so that an answer does not show that it has a network.
-fn is_this_machine(url: &Secret) -> bool {
+/// Reports whether a URL may lead to this machine itself, so that an answer does not show that it has a network. A name without
+/// a dot is often that of a container beside this one.
+fn is_near(url: &Secret) -> bool {
     let Ok(url) = Url::parse(url.expose()) else { return false };
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    let host = url.host_str().unwrap_or_default();
+    address::is_this_machine(host) || !host.contains(['.', ':'])
 }
 
 /// Looks up the names of agents.

@@ -411,7 +411,8 @@ mod tests {
         let (helper, pid) = (folder.path().join("conmon"), folder.path().join("pid"));
         // It leaves the process group of the hook, as the real one does.
         let starts = format!(
-            "ln -s \"$(command -v sleep)\" {0}; setsid {0} 600 >/dev/null 2>&1 & echo $! > {1}; \
+            "mkfifo {0}.fifo; ln -s \"$(readlink -f /bin/sh)\" {0}; \
+             setsid {0} -c 'read line < {0}.fifo' >/dev/null 2>&1 & echo $! > {1}; \
              until test \"$(cat /proc/$!/comm)\" = conmon; do sleep 0.1; done",
             helper.display(),
             pid.display()

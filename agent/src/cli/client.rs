@@ -361,7 +361,7 @@ fn preferred(addresses: impl IntoIterator<Item = String>) -> Option<String> {
 /// Returns the address of the agent or the warden in the configuration file, or else the default address.
 fn configured(config: &Path) -> String {
     let tree = read_tree(config);
-    if let Some((address, base_path)) = of_warden(&tree) {
+    if let Some((address, base_path)) = of_warden(&tree, config) {
         return format!("{}{base_path}", reachable(&address));
     }
     let (address, base_path) = match read(config) {
@@ -394,10 +394,14 @@ fn salvaged(api: &Value) -> Option<String> {
     preferred(addresses.filter(|text| address::parse(text).is_ok()).map(str::to_owned))
 }
 
-/// Returns where a warden listens, and its base path, if the file is that of a warden: only that one lists agents.
-fn of_warden(file: &Value) -> Option<(String, BasePath)> {
-    file.get("agents")?;
+/// Returns where a warden listens, and its base path, if the file is that of a warden: only that one lists agents, or has a
+/// token for its API. One that can't be read is taken for what its name says.
+fn of_warden(file: &Value, path: &Path) -> Option<(String, BasePath)> {
     let api = &file["api"];
+    let is_unread = file.is_null() && path.ends_with("warden.json");
+    if file.get("agents").is_none() && api.get("token").is_none() && !is_unread {
+        return None;
+    }
     // A port may also be a number.
     let port = match &api["port"] {
         Value::String(text) => address::port(text),
@@ -489,6 +493,13 @@ mod tests {
             assert_eq!(of(&file).unwrap(), used, "{file}");
         }
         assert_eq!(of(r#"{"agents": []}"#).unwrap(), "http://127.0.0.1:8080/");
+        assert_eq!(of(r#"{"api": {"token": "t", "port": "8081"}}"#).unwrap(), "http://127.0.0.1:8081/");
+        for unread in ["{", "", "[]"] {
+            let path = folder.path().join("warden.json");
+            std::fs::write(&path, unread).unwrap();
+            let used = if unread == "[]" { "http://127.0.0.1:9090/" } else { "http://127.0.0.1:8080/" };
+            assert_eq!(Client::new(None, &path).unwrap().api.as_str(), used, "{unread}");
+        }
         // With an explicit address no file is needed.
         let path = folder.path().join("config.json");
         assert_eq!(Client::new(Some("http://a"), &path).unwrap().api.as_str(), "http://a/");

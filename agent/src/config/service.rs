@@ -23,14 +23,8 @@ use crate::model::image::Reference;
 use crate::model::text::describe_io_error;
 
 /// Numbers whose defaults suit any service. No rule is about them.
-const NUMBERS: [&str; 6] = [
-    "cpu_threshold",
-    "memory_threshold",
-    "health_grace",
-    "heal_cooldown",
-    "heal_max_restarts",
-    "keep_images",
-];
+const NUMBERS: [&str; 5] =
+    ["cpu_threshold", "memory_threshold", "health_grace", "heal_cooldown", "heal_max_restarts"];
 
 /// Returns the valid services and those that are left out, in the order of the file.
 pub(super) fn services(
@@ -44,7 +38,7 @@ pub(super) fn services(
     let (mut passed, mut left_out) = (Vec::new(), Vec::new());
     for (n, file) in files.into_iter().enumerate() {
         let at = KeyPath::of("services").index(n);
-        let file = file.unwrap_or_default();
+        let mut file = file.unwrap_or_default();
         check_name(n, &file, &at, &mut names, findings);
         // Rule 7: `silent` skips all rules below, but not the check of the name, which is used in paths and labels.
         if !file.silent {
@@ -61,6 +55,9 @@ pub(super) fn services(
         for key in NUMBERS {
             unless_faulty((), &at.key(key), "the default is used", findings);
         }
+        // The default could remove what was to be kept.
+        let kept = unless_faulty(file.keep_images, &at.key("keep_images"), "no image is removed", findings);
+        file.keep_images = kept.unwrap_or(0);
         let faults = findings.take_faults(&at);
         if faults.is_empty() {
             if !file.silent {

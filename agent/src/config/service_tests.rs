@@ -116,7 +116,6 @@ fn an_invalid_number_is_the_default() {
         ("health_grace", json!(-1), "-1 is out of range", seconds),
         ("heal_cooldown", json!("5 min"), "\"5 min\"", seconds),
         ("heal_max_restarts", json!(3.0), "3.0 is not a whole number", "a whole number from 0 to 1000000"),
-        ("keep_images", json!(100), "100 is out of range", "a whole number from 0 to 50"),
     ] {
         let mut service = complete.clone();
         service[key] = value;
@@ -127,6 +126,11 @@ fn an_invalid_number_is_the_default() {
         );
         assert_eq!(config.services, good(&json!({"services": [complete]})).services, "{key}");
     }
+    let mut service = complete.clone();
+    service["keep_images"] = json!(100);
+    let config = good(&json!({"services": [service]}));
+    assert!(config.warnings[0].ends_with("from 0 to 50 (no image is removed)"), "{:?}", config.warnings);
+    assert_eq!(config.services[0].keep_images, 0);
 }
 
 #[test]

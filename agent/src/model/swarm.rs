@@ -46,6 +46,8 @@ pub struct SwarmService {
     pub nodes_paused: BTreeSet<String>,
     /// Which tasks that have ended its restart policy replaces.
     pub restarts: Restarts,
+    /// Whether it may run on some nodes only (`placement.constraints`).
+    pub is_constrained: bool,
 }
 
 /// Which ended tasks the swarm replaces soon, by the service's restart policy.
@@ -264,6 +266,17 @@ impl SwarmService {
             })
         };
         may_end && !self.wanted().any(runs_on)
+    }
+
+    /// Reports whether its tasks are meant to end, and the last one that has ended by itself has done its work.
+    pub fn has_done_its_work(&self, now: Timestamp) -> bool {
+        let by_itself = |task: &&Task| {
+            matches!(task.state, TaskState::Complete | TaskState::Failed | TaskState::Rejected)
+        };
+        let last = self.tasks.iter().filter(by_itself).max_by_key(|task| task.since);
+        // The managers do not keep the tasks of a job for ever.
+        let is_done = last.map_or(self.mode == SwarmMode::Job, |last| last.state == TaskState::Complete);
+        is_done && self.works_to_its_end(now)
     }
 
     /// Reports whether an update or a rollback is in progress.

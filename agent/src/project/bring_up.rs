@@ -192,8 +192,7 @@ async fn prepare(
     } else if let (UpMode::Changed, None, Some(model)) = (&up_mode, &start.definition, model.as_deref()) {
         renewed = moved(world, &project, model, containers).await?;
     }
-    let required = |model| present::required_profiles(containers, model, up_mode.services());
-    project.profiles = model.as_deref().map(required).unwrap_or_default();
+    project.profiles = profiles(compose, &project, model.as_deref(), containers, &up_mode).await;
     let spared = spared(engine, start, containers, &up_mode).await?;
     renewed.retain(|name| !spared.iter().any(|(c, _)| c.compose_service == *name));
     let is_whole = up_mode.services().is_empty() && !up_mode.is_for_none();
@@ -231,6 +230,23 @@ async fn prepare(
     let awaited = awaited.unwrap_or_default();
     let hooked = model.as_deref().map(hooked).unwrap_or_default();
     Ok(Call { project, up_mode, passed_on, renewed, followers, hooked, awaited, note })
+}
+
+/// The profiles to call compose with: those without which it rejects the files.
+async fn profiles(
+    compose: &dyn Compose,
+    project: &Project,
+    model: Option<&Model>,
+    containers: &[Container],
+    up_mode: &UpMode,
+) -> BTreeSet<String> {
+    let required = model.map(|model| present::required_profiles(containers, model, up_mode.services()));
+    let required = required.unwrap_or_default();
+    // Compose may know them from COMPOSE_PROFILES, which would no longer count.
+    if required.is_empty() || compose.active_services(project).await.is_ok() {
+        return BTreeSet::new();
+    }
+    required
 }
 
 /// The compose services with hooks.
@@ -366,14 +382,24 @@ async fn leave_out(
     let mut notes = Vec::new();
     for (container, need) in spared {
         let service = &container.compose_service;
-        if needed.contains(service) {
+        let (is_needed, is_for_others) = (needed.contains(service), *need == Need::ForOthers);
+        if is_needed || is_for_others {
             let is_moved =
                 |(tag, to): &(Reference, OldImage)| container.is_made_from(tag) && container.image != to.id;
-            let service = std::slice::from_ref(service);
+            let own = std::slice::from_ref(service);
             let comparison =
-                Comparison::read(world, project, model, service, std::slice::from_ref(*container)).await?;
-            if start.tags.iter().any(is_moved) || !comparison.is_exact(&container.compose_service) {
+                Comparison::read(world, project, model, own, std::slice::from_ref(*container)).await?;
+            let is_same = if is_for_others {
+                comparison.differences(own, |_, _| false).is_empty()
+            } else {
+                comparison.is_exact(service)
+            };
+            let is_left_alone = is_same && !start.tags.iter().any(is_moved);
+            if is_needed && !is_left_alone {
                 return Err(would_end((*container, *need)));
+            }
+            if is_for_others && is_left_alone && start.up_mode != UpMode::All {
+                continue;
             }
         }
         if all.is_empty() {

@@ -288,6 +288,7 @@ mod tests {
             nodes_down: std::collections::BTreeSet::new(),
             nodes_paused: std::collections::BTreeSet::new(),
             restarts: Restarts::All,
+            is_constrained: false,
         }
     }
 

@@ -14,6 +14,8 @@ use crate::model::image::{Digest, ImageId, Reference};
 
 /// How many failed digests of an image are remembered, and how many that it has left.
 const MAX_DIGESTS: usize = 50;
+/// How many announced tags are remembered.
+const MAX_TOLD: usize = 20;
 /// How many proven images are remembered.
 const MAX_PROVEN: usize = 20;
 /// How many deployed images are remembered until they are removed.
@@ -93,9 +95,12 @@ pub struct ImageMemory {
     /// Whether the registry has listed its tags before: a tag that is new since then is no older, whatever the fleet reports.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub tags_listed: bool,
-    /// The newest newer tag that was announced.
+    /// The newer tag that was announced last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub told_tag: Option<String>,
+    /// Those that were announced before it, the latest last, as far as they are kept.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub told_before: Vec<String>,
     /// The tag of another numbering scheme that was announced last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub told_tag_of_other_scheme: Option<String>,
@@ -203,6 +208,18 @@ impl ImageMemory {
     /// Whether a digest is blocked, under this tag or a newer one.
     pub fn is_blocked(&self, digest: &Digest) -> bool {
         self.blocked.as_ref() == Some(digest) || self.failed_tags.values().any(|failed| failed == digest)
+    }
+
+    /// Records that a newer tag is announced; `false` if it was before. The newest one may be withdrawn, and the lists of a
+    /// registry's replicas differ.
+    pub(super) fn announce(&mut self, tag: &str) -> bool {
+        if self.told_tag.as_deref() == Some(tag) || self.told_before.iter().any(|told| told == tag) {
+            return false;
+        }
+        self.told_before.extend(self.told_tag.replace(tag.to_owned()));
+        let surplus = self.told_before.len().saturating_sub(MAX_TOLD);
+        self.told_before.drain(..surplus);
+        true
     }
 
     /// Whether anything is withheld that a user may release.

@@ -288,7 +288,7 @@ pub fn unread_list(tree: &Value, name: &str, findings: &Findings) -> Option<Stri
     let is_misspelt = |key: &&String| {
         key.as_str() != name
             && key.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && nearest(key, [name]).is_some()
+            && (is_spelling(key, name) || is_spelling(key, name.trim_end_matches('s')))
     };
     let key = lists.map(|(key, _)| key).find(is_misspelt)?;
     Some(format!("{}: is not a known key; did you mean \"{name}\"?", KeyPath::root().key(key)))

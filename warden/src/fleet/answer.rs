@@ -213,7 +213,8 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
     let mut waits = Vec::new();
     let mut not_on = Vec::new();
     for (agent, reported) in candidates {
-        let since = proven_since((record, agent), reported, asking, told_from, now);
+        let verdict = record.agents.get(*agent).filter(|latest| is_possible(latest.at, now));
+        let since = proven_since(verdict, reported, asking, told_from);
         let wait = since.map(|since| soak.saturating_sub(now.duration_since(since)));
         if wait.is_none_or(|wait| wait > SignedDuration::ZERO) {
             not_on.push(*agent);
@@ -245,14 +246,12 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
 /// Returns since when a machine has proven the digest. What it has only reported, without a verdict, counts from when the asking
 /// machine has found the digest, or runs it: a false report from before the release must not stand for the soak.
 fn proven_since(
-    (record, agent): (&DigestRecord, &str),
+    verdict: Option<&AgentVerdict>,
     reported: &Reported,
     asking: &Asking<'_>,
     told_from: Option<Timestamp>,
-    now: Timestamp,
 ) -> Option<Timestamp> {
-    let is_proof = |latest: &&AgentVerdict| latest.verdict == Verdict::Proven && is_possible(latest.at, now);
-    let verdict = record.agents.get(agent).filter(is_proof);
+    let verdict = verdict.filter(|latest| latest.verdict == Verdict::Proven);
     let told = || Some(reported.proven_since(asking.repository, asking.digest)?.max(told_from?));
     verdict.map(|latest| latest.since).or_else(told)
 }

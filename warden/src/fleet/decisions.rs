@@ -119,7 +119,7 @@ impl Decisions {
     /// Adds a freeze. Returns `None` if there are already too many; this limit does not apply to the fuse, which only adds one
     /// if none covers the whole fleet.
     pub(super) fn freeze(&mut self, freeze: Freeze, now: Timestamp) -> Option<FleetEntry> {
-        self.freezes.retain(|freeze| is_in_force(freeze, now));
+        self.freezes.retain(|freeze| freeze.until > now);
         if freeze.by != BY_FUSE && self.freezes.len() >= MAX_FREEZES {
             return None;
         }
@@ -138,7 +138,7 @@ impl Decisions {
 
     /// Ends a freeze, or all. Returns `None` if there is none.
     pub(super) fn thaw(&mut self, id: Option<&str>, now: Timestamp) -> Option<FleetEntry> {
-        self.freezes.retain(|freeze| is_in_force(freeze, now));
+        self.freezes.retain(|freeze| freeze.until > now);
         let ends = |freeze: &Freeze| id.is_none_or(|id| freeze.id == id);
         let ended: Vec<Freeze> = self.freezes.iter().filter(|freeze| ends(freeze)).cloned().collect();
         self.freezes.retain(|freeze| !ends(freeze));

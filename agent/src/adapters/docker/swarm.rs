@@ -341,6 +341,7 @@ pub(super) fn service(seen: &Value) -> SwarmService {
         nodes_down: BTreeSet::new(),
         nodes_paused: BTreeSet::new(),
         restarts: restarts(seen),
+        is_constrained: !list(seen, "/Spec/TaskTemplate/Placement/Constraints").is_empty(),
     }
 }
 
@@ -412,17 +413,18 @@ fn platforms(manifest: &Value) -> BTreeSet<String> {
     all.filter_map(|one| canonical(text(one, "/os")?, text(one, "/architecture")?)).collect()
 }
 
-/// Returns why an image for these platforms can't take the place of the service's; `None` if it can. The service may be bound
-/// to the nodes that it runs on: the swarm would end its tasks there, and place no others. So the image must suit one of these
-/// nodes, and each of them if the service has a task for each. If it runs nowhere, any node that accepts tasks will do.
+/// Returns why an image for these platforms can't take the place of the service's; `None` if it can. If the service is bound to
+/// some nodes, or has a task for each, the swarm would end its tasks there, and place no others: the image must suit one of the
+/// nodes that it runs on, or each of them. If it is not bound, or runs nowhere, any node that accepts tasks will do.
 fn misfit(service: &SwarmService, built_for: &BTreeSet<String>, nodes: &Value) -> Option<String> {
     let is_active = |node: &Value| text(node, "/Spec/Availability") == Some("active");
     let runs_it = |node: &Value| {
         let host = text(node, "/Description/Hostname");
         service.running().any(|task| host == Some(task.node.as_str()))
     };
-    let own = node_platforms(nodes, runs_it);
-    let needs_each = service.mode == SwarmMode::Global && !own.is_empty();
+    let is_global = service.mode == SwarmMode::Global;
+    let own = node_platforms(nodes, |node| (is_global || service.is_constrained) && runs_it(node));
+    let needs_each = is_global && !own.is_empty();
     let (which, available) = if own.is_empty() {
         ("the nodes of the swarm", node_platforms(nodes, is_active))
     } else {
@@ -503,13 +505,20 @@ mod tests {
                 let seen = json!({"ID": host, "NodeID": host, "DesiredState": "running", "Status": status});
                 task(&seen, "web", &hosts, &BTreeSet::new(), "")
             });
-            let spec = json!({"Spec": {"Mode": {mode: {}}}});
+            let (mode, constraints) = match mode {
+                "Bound" => ("Replicated", json!(["node.labels.gpu == true"])),
+                mode => (mode, json!(null)),
+            };
+            let placement = json!({"Placement": {"Constraints": constraints}});
+            let spec = json!({"Spec": {"Mode": {mode: {}}, "TaskTemplate": placement}});
             SwarmService { tasks: tasks.collect(), ..service(&spec) }
         };
-        let table: [(&str, &[&str], &[&str], bool); 9] = [
-            ("Replicated", &["b"], &["linux/amd64"], false),
-            ("Replicated", &["b"], &["linux/amd64", "linux/arm64"], true),
-            ("Replicated", &["a", "b"], &["linux/amd64"], true),
+        let table: [(&str, &[&str], &[&str], bool); 10] = [
+            ("Bound", &["b"], &["linux/amd64"], false),
+            ("Bound", &["b"], &["linux/amd64", "linux/arm64"], true),
+            ("Bound", &["a", "b"], &["linux/amd64"], true),
+            // The swarm finds another node for it.
+            ("Replicated", &["b"], &["linux/amd64"], true),
             ("Global", &["a", "b"], &["linux/amd64"], false),
             ("Global", &["a"], &["linux/amd64"], true),
             ("Global", &[], &["linux/amd64"], true),

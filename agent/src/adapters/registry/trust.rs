@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use evenkeel_common::config::address::is_this_machine;
 use evenkeel_common::tls;
 use futures_util::future::BoxFuture;
 use url::Url;
@@ -159,7 +160,7 @@ impl RegistryClient {
         let host = base.host_str().unwrap_or_default().trim_matches(['[', ']']);
         let literal = host.parse::<IpAddr>().ok();
         // As in Docker, whatever its list says.
-        if host == "localhost" || literal.is_some_and(|address| address.is_loopback()) {
+        if is_this_machine(host) {
             return Some(true);
         }
         let Some(ask) = &self.trust.insecure else { return Some(false) };

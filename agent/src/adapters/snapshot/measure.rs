@@ -9,7 +9,9 @@ use parking_lot::Mutex;
 use rustix::fs::{CWD, RenameFlags};
 
 use super::copy::Alike;
-use super::mounts::{are_in_one_mount, check_no_mount_below, is_mounted_elsewhere, mount_points, mounts};
+use super::mounts::{
+    are_in_one_mount, check_no_mount_below, is_mounted_elsewhere, mount_points, mounts, without_volumes,
+};
 use super::{Free, Room, SnapshotError, because, copy, nearest};
 
 /// What copies of other users' files take, by bit number (capabilities(7)).
@@ -77,9 +79,11 @@ pub(super) fn room(live: &Path, copy: &Path, in_container: bool) -> Result<Room,
     }
     let unshared = unshared(&size.alike, |largest| shares_blocks(live, largest, target))?;
     let mounts = mounts();
+    // What a container mounts is no longer mounted once it is stopped, except in the agent's own view.
+    let staying = if in_container { mounts.clone() } else { without_volumes(&mounts) };
     let takes_place = device(target) == device(live)
         && are_in_one_mount(&mounts, live, target)
-        && !is_mounted_elsewhere(&mounts, live)
+        && !is_mounted_elsewhere(&staying, live)
         && can_exchange(target);
     Ok(Room {
         bytes: size.bytes,

@@ -22,6 +22,15 @@ pub(super) fn are_in_one_mount(mounts: &str, one: &Path, other: &Path) -> bool {
     mount_of(one) == mount_of(other)
 }
 
+/// Returns the lines of `/proc/self/mountinfo` without the volumes that engines mount while containers use them.
+pub(super) fn without_volumes(mounts: &str) -> String {
+    let is_volume = |line: &str| {
+        let mut place = line.split(' ').nth(4).unwrap_or_default().rsplit('/');
+        place.next() == Some("_data") && place.nth(1) == Some("volumes")
+    };
+    mounts.lines().filter(|line| !is_volume(line)).collect::<Vec<_>>().join("\n")
+}
+
 /// Reports whether a folder, or one inside of it, is mounted at another place as well, according to `/proc/self/mountinfo`. If
 /// the folder is exchanged, that mount goes on to show what was in its place.
 pub(super) fn is_mounted_elsewhere(mounts: &str, folder: &Path) -> bool {
@@ -128,6 +137,10 @@ mod tests {
         ] {
             assert_eq!(is_mounted_elsewhere(mounts, Path::new(folder)), expected, "{folder}");
         }
+        let volume =
+            "1 2 8:1 / / rw - ext4 x rw\n2 1 8:1 /srv/db /var/lib/docker/volumes/db/_data rw - ext4 x rw\n";
+        assert!(is_mounted_elsewhere(volume, Path::new("/srv/db")));
+        assert!(!is_mounted_elsewhere(&without_volumes(volume), Path::new("/srv/db")));
     }
 
     #[test]

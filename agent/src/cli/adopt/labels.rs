@@ -14,9 +14,8 @@ const PROXIES: [&str; 2] = ["docker-socket-proxy", "socket-proxy"];
 const SWITCHES: [&str; 5] =
     ["com.centurylinklabs.watchtower.enable", "com.ouroboros.enable", "dd.watch", "diun.enable", "wud.watch"];
 /// Programs that create and end containers of their own, by how their labels begin.
-const CREATORS: [(&str, &str); 5] = [
+const CREATORS: [(&str, &str); 4] = [
     ("com.gitlab.gitlab-runner.", "GitLab Runner"),
-    ("io.hass.", "Home Assistant"),
     ("supervisor_managed", "Home Assistant"),
     ("io.kubernetes.", "Kubernetes"),
     ("org.testcontainers", "Testcontainers"),
@@ -176,7 +175,7 @@ mod tests {
             ("io.containers.autoupdate", "disabled", true),
             ("io.containers.autoupdate", "registry", false),
             ("com.gitlab.gitlab-runner.job.id", "12", true),
-            ("io.hass.type", "addon", true),
+            ("io.hass.type", "core", false),
             ("supervisor_managed", "", true),
             ("io.kubernetes.pod.name", "web-0", true),
             ("org.testcontainers", "true", true),

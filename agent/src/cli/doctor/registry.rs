@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use evenkeel_common::config::address::is_this_machine;
 use jiff::SignedDuration;
 
 use super::finding::{Finding, Severity, Words};
@@ -71,7 +72,7 @@ fn remedy(fault: &str, image: &ConfiguredImage, host: &str, proxy: Option<&str>)
     }
     let unreached = ["no connection", "no answer", "connection refused", "unreachable", "looked up"];
     let is_unreached = fault.starts_with("registry ") && !is_missing && says(&unreached);
-    if let Some(proxy) = proxy.filter(|_| is_unreached && !is_of_this_host(host)) {
+    if let Some(proxy) = proxy.filter(|_| is_unreached && !is_this_machine(name(host))) {
         let remedy = format!(
             "the engine uses a proxy ({proxy}), the agent none: set HTTPS_PROXY in /etc/evenkeel/agent.env, and \
              NO_PROXY for registries that are reached without it"
@@ -116,13 +117,6 @@ fn remedy(fault: &str, image: &ConfiguredImage, host: &str, proxy: Option<&str>)
 
 fn name(host: &str) -> &str {
     host.rsplit_once(':').map_or(host, |(name, _)| name)
-}
-
-/// Reports whether a registry is on this machine, to which no request goes through a proxy.
-fn is_of_this_host(host: &str) -> bool {
-    let name = name(host);
-    let address = name.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-    name == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// Checks whether this machine's clock agrees with at least one registry's. `None` if no registry returned its time.

@@ -1,8 +1,10 @@
 //! The condition of each container, from what is known of it.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
-use crate::model::{Container, HealthState, State};
+use crate::model::{Awaited, Container, HealthState, State};
 use crate::service::Service;
 use crate::service::health::assess::{
     Condition, LONGEST_STOP, STOP_SLACK, StopProgress, Stops, assess, signed,
@@ -37,6 +39,12 @@ fn stop_progress(
     StopProgress::Stopping
 }
 
+/// The compose services that compose waits for to end before it starts the container.
+fn awaited_ends(container: &Container) -> impl Iterator<Item = &str> {
+    let awaited = container.waits_for.iter().filter(|(_, what)| *what == Awaited::Completed);
+    awaited.map(|(service, _)| service.as_str())
+}
+
 impl Service {
     /// Adds what only the events tell about containers: the exit codes of earlier runs, who is being stopped, and which
     /// results of health checks are older than a pause.
@@ -45,8 +53,11 @@ impl Service {
         mut containers: Vec<Container>,
         now: Timestamp,
     ) -> Vec<Container> {
+        let jobs: BTreeSet<String> = containers.iter().flat_map(awaited_ends).map(str::to_owned).collect();
         for container in &mut containers {
             let id = &container.id;
+            // Its health check is that of its image, which others serve with.
+            container.served &= !jobs.contains(&container.compose_service);
             // An inspection no longer reports the exit code of the last run once the next one has begun.
             if container.restart_count > 0 && container.exit_code == 0 && container.state != State::Exited {
                 container.exit_code = self.known.exit_codes.get(id).copied().unwrap_or_default();

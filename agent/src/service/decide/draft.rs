@@ -108,7 +108,6 @@ impl Service {
         let (healer, events) = (before.healer.clone(), before.known.clone());
         let known = Known {
             exit_codes: events.exit_codes,
-            finished: events.finished,
             signals: events.signals,
             told_to_stop: events.told_to_stop,
             resumed: events.resumed,

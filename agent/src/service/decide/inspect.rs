@@ -72,7 +72,7 @@ impl Service {
                 self.durable.stops.remove(&id);
                 self.durable.engine_stops.remove(&id);
                 self.known.exit_codes.remove(&id);
-                self.known.finished.remove(&id);
+                self.durable.finished.remove(&id);
                 self.known.signals.remove(&id);
                 self.known.told_to_stop.remove(&id);
                 self.known.resumed.remove(&id);
@@ -103,7 +103,7 @@ impl Service {
         let is_stopped = stops.into_iter().filter_map(|stops| stops.get(id)).any(is_of_this_run);
         let is_stopped = is_stopped || self.restarting.contains(&container.name);
         if exit_code == 0 && !is_stopped && (!container.served || container.restart_policy.is_endless()) {
-            self.known.finished.insert(id.to_owned());
+            self.durable.finished.insert(id.to_owned());
         }
     }
 
@@ -121,7 +121,7 @@ impl Service {
             return;
         }
         // Podman may report the stop after the end.
-        self.known.finished.remove(&id);
+        self.durable.finished.remove(&id);
         // The time by the clock as it is set now: that of an event which is replayed may be by an earlier one.
         if self.durable.stops.get(&id) != Some(&at) || !self.known.told_to_stop.contains_key(&id) {
             self.known.told_to_stop.insert(id.clone(), now);
@@ -266,6 +266,7 @@ impl Service {
         };
         durable.stops.retain(|id, at| containers.iter().any(|c| c.id == *id && !ran_on(c, *at)));
         durable.engine_stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
+        durable.finished.retain(|id| containers.iter().any(|c| c.id == *id));
         let is_down = |c: &Container| !c.is_live() || c.state == State::Unknown;
         // It may have been started and stopped again between two inspections.
         let has_run_since =

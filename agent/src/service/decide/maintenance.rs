@@ -201,8 +201,7 @@ impl Service {
                 continue;
             };
             self.maintenance.newer.insert(image.clone(), newer);
-            if !self.is_announced(&image, &tag) {
-                self.durable.images.of(&image).told_tag = Some(tag.clone());
+            if self.durable.images.of(&image).announce(&tag) {
                 self.emit(Event::NewerTag { image, tag }, now);
             }
         }
@@ -212,15 +211,6 @@ impl Service {
                 None => self.request_check(),
             }
         }
-    }
-
-    /// Reports whether this newer tag was announced, or one that is newer still: a tag may be withdrawn, and the lists of a
-    /// registry's replicas differ.
-    fn is_announced(&self, image: &str, tag: &str) -> bool {
-        let memory = self.durable.images.get(image);
-        let Some(told) = memory.told_tag.as_deref() else { return false };
-        let newest = || self.tag_pattern()?.newest(memory.newest_of.as_deref()?, [tag, told]);
-        told == tag || newest() == Some(told)
     }
 
     /// The newest tag of an image, if it is newer than the configured one.

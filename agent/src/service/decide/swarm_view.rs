@@ -2,26 +2,25 @@
 
 use jiff::Timestamp;
 
-use crate::model::swarm::{SwarmMode, SwarmService};
+use crate::model::swarm::SwarmMode;
 use crate::service::Service;
 use crate::service::rollout::plan::Cause;
 use crate::service::wording::swarm as wording;
 
 impl Service {
-    /// Returns the service, unless its tasks are meant to end: that fewer run than it has says nothing then.
-    fn lasting(&self) -> Option<&SwarmService> {
-        self.known.swarm.as_deref().filter(|service| !service.works_to_its_end(self.last_input))
-    }
-
-    /// Returns whether the desired number of tasks runs, or why not; `None` if the service is scaled to 0, or its tasks are
-    /// meant to end.
+    /// Returns whether the desired number of tasks runs, or why not; `None` if the service is scaled to 0, or its tasks have
+    /// done their work.
     pub(in crate::service) fn swarm_health(&self) -> Option<Result<(), String>> {
-        let service = self.lasting()?;
+        let service = self.known.swarm.as_deref()?;
         // It is down on purpose.
         if service.mode == SwarmMode::Replicated(0) {
             return None;
         }
-        Some(service.shortage().map_or(Ok(()), Err))
+        match service.shortage() {
+            None => Some(Ok(())),
+            Some(_) if service.has_done_its_work(self.last_input) => None,
+            Some(why) => Some(Err(why)),
+        }
     }
 
     /// Returns why nothing is deployed to the service: it has no tasks that could prove an image, or they end by themselves,
@@ -42,8 +41,9 @@ impl Service {
     /// Returns why the image of the specification may not be the one that runs: the swarm has paused in the middle. A rollback
     /// that has failed was told already, and an update ends the pause. The swarm takes the end of a short job for a failure.
     pub(in crate::service) fn paused_fault(&self) -> Option<String> {
-        let service = self.lasting().filter(|service| service.is_paused())?;
-        if self.wanted.is_some() || self.durable.rollback_failed {
+        let service = self.known.swarm.as_deref().filter(|service| service.is_paused())?;
+        let is_told = self.wanted.is_some() || self.durable.rollback_failed;
+        if is_told || service.has_done_its_work(self.last_input) {
             return None;
         }
         let update = service.update.as_ref()?;

@@ -260,7 +260,7 @@ fn ended_as_requested(container: &Container, stops: &StopTimes, told: &BTreeMap<
     let Some(at) = stops.get(&container.id) else { return false };
     let limit = container.stop_timeout + STOP_SLACK;
     // By a stop of this very run.
-    let longest = if container.exit_code == TERMINATED { LONGEST_STOP.max(limit) } else { limit };
+    let longest = if matches!(container.exit_code, 0 | TERMINATED) { LONGEST_STOP.max(limit) } else { limit };
     if container.started_at.zip(container.finished_at).is_some_and(|(start, end)| end < start) {
         let is_near = |at: Timestamp, limit: Duration| {
             container.finished_at.is_some_and(|end| end.duration_since(at).abs() <= signed(limit))

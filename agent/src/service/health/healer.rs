@@ -13,7 +13,7 @@ use crate::model::few::FewMap;
 use crate::model::{Container, State};
 use crate::service::event::Note;
 use crate::service::health::assess::{
-    Condition, Inactive, ProblemKind, StopTimes, Stops, TERMINATED, assess, signed, stuck_at,
+    Condition, Inactive, ProblemKind, StopTimes, Stops, Symptom, TERMINATED, assess, signed, stuck_at,
 };
 use crate::service::health::gap::{Engine, Gaps};
 use crate::service::health::restart_state::{
@@ -197,6 +197,11 @@ impl Healer {
             {
                 condition = Condition::Inactive(Inactive::Stopped);
                 self.note_unknown_cause(container, now, &mut findings);
+            }
+            if condition == Condition::Inactive(Inactive::Finished)
+                && known.is_some_and(RestartState::has_ended_its_service)
+            {
+                condition = Condition::Failing(Symptom::Exited { exit_code: 0 });
             }
             match condition {
                 // The engine reports neither that it goes on, nor that it has failed a probe, nor that it can be inspected again.

@@ -58,6 +58,13 @@ pub struct RestartState {
 }
 
 impl RestartState {
+    /// Whether the problem is that it has served and then ended with code 0. It is no job because its next run has not come so
+    /// far.
+    pub(in crate::service) fn has_ended_its_service(&self) -> bool {
+        let what = Trouble::Symptom(Symptom::Exited { exit_code: 0 });
+        self.problem.as_ref().is_some_and(|problem| problem.what == what)
+    }
+
     /// Whether the container has no known problem, and no restart is being watched.
     pub(in crate::service) fn has_no_known_problem(&self) -> bool {
         self.problem.is_none() && self.watched_since.is_none()

@@ -385,10 +385,6 @@ impl Probation {
             containers.iter().filter_map(|c| Some((context.role(c)?, c))).collect();
         // A failure of an updated container is reported first.
         judged.sort_by_key(|(role, _)| *role);
-        let blame = |role: Role, container: &Container, flaw: &Flaw| {
-            Outcome::Failed(Failure { bystander: role == Role::Bystander, ..Failure::of(container, flaw) })
-        };
-
         for (role, container) in &judged {
             let seen = self.seen.entry(container.id.clone()).or_default();
             if container.state == State::Unknown {
@@ -432,24 +428,8 @@ impl Probation {
         if now < deadline {
             return Outcome::Wait { deadline };
         }
-        for (role, container) in judged.iter().filter(|(_, container)| container.state != State::Unknown) {
-            let name = || container.name.clone();
-            match context.condition(container) {
-                Condition::Inactive(Inactive::Stopped | Inactive::Stopping) => {
-                    return Outcome::Inconclusive(Interference::Stopped { container: name() });
-                }
-                Condition::Inactive(Inactive::Paused) | Condition::Unmeasured => {
-                    return Outcome::Inconclusive(Interference::Paused { container: name() });
-                }
-                _ => {}
-            }
-            if let Some(how) = self.unprobed(container, now) {
-                return Outcome::Inconclusive(how);
-            }
-            let seen = self.seen.entry(container.id.clone()).or_default();
-            if let Some(flaw) = unproven(container, seen, context) {
-                return blame(*role, container, &flaw);
-            }
+        if let Some(outcome) = self.at_deadline(&judged, context, now) {
+            return outcome;
         }
         if let Some(outcome) = self.unknown(&judged, context, now) {
             return outcome;
@@ -464,6 +444,37 @@ impl Probation {
                 Outcome::Failed(Failure::general(Reason::Flaw { container, flaw: Flaw::NotUpdated }))
             }
         }
+    }
+
+    /// Returns the outcome at its end if a container is not proven, or can't be judged.
+    fn at_deadline(
+        &mut self,
+        judged: &[(Role, &Container)],
+        context: Context<'_>,
+        now: Timestamp,
+    ) -> Option<Outcome> {
+        let mut unprobed = None;
+        for (role, container) in judged.iter().filter(|(_, container)| container.state != State::Unknown) {
+            let name = || container.name.clone();
+            match context.condition(container) {
+                Condition::Inactive(Inactive::Stopped | Inactive::Stopping) => {
+                    return Some(Outcome::Inconclusive(Interference::Stopped { container: name() }));
+                }
+                Condition::Inactive(Inactive::Paused) | Condition::Unmeasured => {
+                    return Some(Outcome::Inconclusive(Interference::Paused { container: name() }));
+                }
+                _ => {}
+            }
+            if let Some(how) = self.unprobed(container, now) {
+                unprobed.get_or_insert(how);
+                continue;
+            }
+            let seen = self.seen.entry(container.id.clone()).or_default();
+            if let Some(flaw) = unproven(container, seen, context) {
+                return Some(blame(*role, container, &flaw));
+            }
+        }
+        unprobed.map(Outcome::Inconclusive)
     }
 
     /// Returns the outcome at its end if a container can't be inspected: the engine has another grace to say what it does.
@@ -510,6 +521,10 @@ impl Probation {
         });
         self.since + budgets.fold(context.plan.grace, Duration::max)
     }
+}
+
+fn blame(role: Role, container: &Container, flaw: &Flaw) -> Outcome {
+    Outcome::Failed(Failure { bystander: role == Role::Bystander, ..Failure::of(container, flaw) })
 }
 
 /// Why no container of a compose service is on its expected image.

@@ -249,6 +249,7 @@ fn a_swarm_service_keeps_its_lease_exactly_until_its_verdict() {
         nodes_down: std::collections::BTreeSet::new(),
         nodes_paused: std::collections::BTreeSet::new(),
         restarts: Restarts::All,
+        is_constrained: false,
     };
     scenario.at(0).check(Observation { swarm: Some(Box::new(swarm)), ..found('2') });
     assert!(scenario.asks_fleet());

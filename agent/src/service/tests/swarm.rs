@@ -50,6 +50,7 @@ fn service(image: &str) -> SwarmService {
         nodes_down: std::collections::BTreeSet::new(),
         nodes_paused: std::collections::BTreeSet::new(),
         restarts: Restarts::All,
+        is_constrained: false,
     }
 }
 

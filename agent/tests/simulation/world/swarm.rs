@@ -389,6 +389,7 @@ impl Swarm for FakeSwarm {
                 nodes_down: BTreeSet::new(),
                 nodes_paused: BTreeSet::new(),
                 restarts: Restarts::All,
+                is_constrained: false,
             })
         })
         .await

@@ -274,7 +274,7 @@ impl Service {
 
     /// The compose services of which a container has done its work before, as far as the agent has seen it.
     fn jobs(&self, containers: &[Container]) -> BTreeSet<String> {
-        let jobs = containers.iter().filter(|c| self.known.finished.contains(&c.id));
+        let jobs = containers.iter().filter(|c| self.durable.finished.contains(&c.id));
         jobs.map(|c| c.compose_service.clone()).collect()
     }
 

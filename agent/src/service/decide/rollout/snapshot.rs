@@ -36,7 +36,7 @@ const LONGEST_COPY_AGAIN: Duration = Duration::from_hours(24);
 
 /// How often it is tried whether another service still may put back the data, and for how long. Nothing is stopped meanwhile.
 const WAIT_FOR_DATA: Duration = Duration::from_secs(30);
-const LONGEST_WAIT_FOR_DATA: SignedDuration = SignedDuration::from_hours(1);
+const LONGEST_WAIT_FOR_DATA: SignedDuration = SignedDuration::from_mins(10);
 
 /// How long an update waits that has failed this often, and for which the service was down.
 pub(super) fn delay_after_copy(tries: u32) -> Duration {
@@ -209,7 +209,7 @@ impl Service {
     fn waits_for_data(&mut self, why: String, now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
         if now.duration_since(deployment.since) >= LONGEST_WAIT_FOR_DATA {
-            return self.copy_failed(&why, now);
+            return self.abandon_and_wait(why, String::new(), now);
         }
         self.emitted.notes.push(Note::StepRetried { step: deployment.phase.name(), failure: why });
         self.steps.retry_at = Some(now + WAIT_FOR_DATA);

@@ -42,6 +42,7 @@ fn service(state: Option<UpdateState>, tasks: Vec<Task>) -> SwarmService {
         nodes_down: BTreeSet::new(),
         nodes_paused: BTreeSet::new(),
         restarts: Restarts::All,
+        is_constrained: false,
     }
 }
 

@@ -109,6 +109,8 @@ fn a_job_that_has_done_its_work_is_neither_errored_nor_unhealthy() {
         (replicated, Restarts::Never, TaskState::Complete, true),
         (SwarmMode::Job, Restarts::All, TaskState::Complete, true),
         (replicated, Restarts::NotDone, TaskState::Failed, false),
+        (replicated, Restarts::Never, TaskState::Failed, false),
+        (SwarmMode::Job, Restarts::All, TaskState::Failed, false),
         (replicated, Restarts::All, TaskState::Complete, false),
     ] {
         let tasks = vec![task("run", &image('1'), state)];
