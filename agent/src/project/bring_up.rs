@@ -7,12 +7,11 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::model::{
-    ComposeError, Container, EngineError, HealthState, HealthTiming, Members, Model, ModelService, Need,
-    Project, PullPolicy, Reference, State, UpMode,
+    ComposeError, Container, EngineError, HealthState, HealthTiming, Members, Model, ModelService, Project,
+    PullPolicy, Reference, State, UpMode,
 };
 use crate::ports::{Compose, Engine, Turn};
 use crate::service::action::{BringUp, DisplacedTag, Expects};
-use crate::service::images::OldImage;
 use crate::service::input::StepResult;
 use crate::service::scope::Scope;
 
@@ -21,6 +20,7 @@ use super::awaited::Awaited;
 use super::definition::{CompareError, Comparison, missing_env_file, moved};
 use super::fetch::{Fetch, point_at_running, point_tags, read_again, real_name, restore_displaced};
 use super::present;
+use super::spared::{Spared, leave_out, spared, would_end};
 use super::volumes;
 
 /// How long compose may wait for a job that a service depends on, or for a hook of a service, such as a migration: stopped
@@ -339,98 +339,6 @@ async fn guard(
     let cause =
         format!("the compose files no longer define what runs, so it is left as it is: {}", texts.join("; "));
     Err(CompareError::Compose(ComposeError::new(cause)))
-}
-
-/// A container that compose must not stop to make it anew, and what it is needed for.
-type Spared<'c> = (&'c Container, Need);
-
-/// The containers of the project that compose must not stop, if it may recreate any. Fails if it is to recreate one of them.
-async fn spared<'c>(
-    engine: &dyn Engine,
-    start: &BringUp,
-    containers: &'c [Container],
-    up_mode: &UpMode,
-) -> Result<Vec<Spared<'c>>, CompareError> {
-    if up_mode.starts_only() || up_mode.is_for_none() {
-        return Ok(Vec::new());
-    }
-    let needs = engine.needed_containers(containers).await?;
-    // An earlier run was ended by this, and a person has started the new container: compose leaves it alone.
-    let is_new = |c: &Container| {
-        start.scope.is_some() && start.tags.iter().any(|(tag, to)| c.is_made_from(tag) && c.image == to.id)
-    };
-    let spared = containers.iter().filter_map(|c| Some((c, *needs.get(&c.id)?)));
-    let spared: Vec<Spared<'c>> = spared.filter(|(c, _)| c.is_live() && !is_new(c)).collect();
-    if let Some(one) = spared.iter().find(|(c, _)| up_mode.services().contains(&c.compose_service)) {
-        return Err(would_end(*one));
-    }
-    Ok(spared)
-}
-
-/// Returns what to tell of the containers that compose leaves as they are, which is to bring up `all` other services. Fails if
-/// there is none, or if compose would recreate one of them because another service depends on it.
-async fn leave_out(
-    world: (&dyn Engine, &dyn Compose),
-    start: &BringUp,
-    project: &Project,
-    model: &Model,
-    containers: &[Container],
-    all: &[String],
-    spared: &[Spared<'_>],
-) -> Result<Option<String>, CompareError> {
-    let needed = present::dependencies(model, all, containers);
-    let mut notes = Vec::new();
-    for (container, need) in spared {
-        let service = &container.compose_service;
-        let (is_needed, is_for_others) = (needed.contains(service), *need == Need::ForOthers);
-        if is_needed || is_for_others {
-            let is_moved =
-                |(tag, to): &(Reference, OldImage)| container.is_made_from(tag) && container.image != to.id;
-            let own = std::slice::from_ref(service);
-            let comparison =
-                Comparison::read(world, project, model, own, std::slice::from_ref(*container)).await?;
-            let is_same = if is_for_others {
-                comparison.differences(own, |_, _| false).is_empty()
-            } else {
-                comparison.is_exact(service)
-            };
-            let is_left_alone = is_same && !start.tags.iter().any(is_moved);
-            if is_needed && !is_left_alone {
-                return Err(would_end((*container, *need)));
-            }
-            if is_for_others && is_left_alone && start.up_mode != UpMode::All {
-                continue;
-            }
-        }
-        if all.is_empty() {
-            return Err(would_end((*container, *need)));
-        }
-        notes.push(format!(
-            "{}, {need}, was left as it is, because compose would stop it and {}. {}",
-            container.name,
-            need.consequence(),
-            by_hand((*container, *need))
-        ));
-    }
-    Ok(Some(notes.join(" ")).filter(|note| !note.is_empty()))
-}
-
-fn would_end((container, need): Spared<'_>) -> CompareError {
-    let cause = format!(
-        "compose would stop {}, {need}, and {}, so nothing was brought up. {}",
-        container.name,
-        need.consequence(),
-        by_hand((container, need))
-    );
-    CompareError::Compose(ComposeError::new(cause))
-}
-
-fn by_hand((container, need): Spared<'_>) -> String {
-    let command = match need {
-        Need::ForOthers => "podman compose down && podman compose up -d".to_owned(),
-        _ => format!("docker compose up -d {}", container.compose_service),
-    };
-    format!("To bring it up, run `{command}` in the folder of the compose file.")
 }
 
 /// Names the compose services of the whole project where compose, left to itself, would cover others: it leaves out those of

@@ -20,6 +20,7 @@
 //! | `awaited.rs` | what is waited for between the two compose runs of a handover |
 //! | `volumes.rs` | the data that a new image would leave behind in a volume |
 //! | `present.rs` | what compose does not know of a project that is there: its scale, its profiles, its stuck services |
+//! | `spared.rs` | containers that compose must not stop |
 //! | `handover.rs` | one step of a handover |
 //! | `snapshot.rs` | the data that is copied before an update, and the steps that copy it |
 //! | `swarm.rs` | one check or one step of a swarm service |
@@ -52,6 +53,7 @@ pub mod published;
 mod references;
 pub mod services;
 pub mod snapshot;
+mod spared;
 mod swarm;
 mod tag_file;
 mod volumes;
