@@ -97,7 +97,7 @@ impl Service {
         output: String,
         now: Timestamp,
     ) {
-        self.durable.watch = None;
+        self.end_watch_that_asked(&back);
         // A deployment that has begun is counted by its end.
         if self.durable.deployment.is_none() {
             self.durable.totals.failures += 1;
@@ -137,6 +137,8 @@ impl Service {
                 ..change.clone()
             }]);
         }
+        // What it watched is left.
+        self.durable.watch = None;
         // What was put back is used up.
         let is_used_up = |kept: &&mut KeptSnapshot| back.data.as_ref().is_some_and(|data| data.id == kept.id);
         self.durable.snapshots.iter_mut().filter(is_used_up).for_each(|kept| kept.is_expired = true);
