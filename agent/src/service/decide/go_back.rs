@@ -29,9 +29,8 @@ impl Service {
                 let digest = to.first().map(|one| one.digest.clone());
                 self.on_manual_action();
                 self.retry_rollback = false;
-                self.going_back =
-                    Some(GoBack { to, data: data.filter(|_| with_data), why: GoBackReason::ByHand });
-                self.checks.request_redeploy_by_hand();
+                let data = data.filter(|_| with_data);
+                self.redeploy_next(Some(GoBack { to, data, why: GoBackReason::ByHand }));
                 digest.map_or(ServiceReply::Skipped(wording::NO_EARLIER_IMAGE), ServiceReply::RollingBack)
             }
         }
