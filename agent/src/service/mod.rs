@@ -295,9 +295,10 @@ impl Service {
     }
 
     fn check(&mut self, is_new: bool) {
+        // Also while an update that was found waits for its turn: the next check asks the gate command again.
+        self.gate_command.new_cycle |= is_new;
         if self.may_check() {
             self.checks.request();
-            self.gate_command.new_cycle |= is_new;
         }
     }
 

@@ -481,10 +481,11 @@ function makeRow(name) {
   unblock.hidden = true;
   const approve = button("Approve", "Approve the waiting update", async (node) => {
     const { image, digest } = record.waiting;
-    const sure = await confirmDialog(`Approve the update of ${legible(name)}?`,
+    const approver = approverOf(record);
+    const sure = await confirmDialog(`Approve the update of ${legible(approver)}?`,
       `${legible(image)} may be deployed with ${legible(digest)}.`, "Approve");
     if (node.hidden) first().focus();
-    if (sure) act(node, `/approve/${path}`, name, { digest });
+    if (sure) act(node, `/approve/${encodeURIComponent(approver)}`, approver, { digest });
   });
   approve.hidden = true;
 
@@ -561,7 +562,7 @@ function makeRow(name) {
       tally[3](s.failures_total, true);
 
       held.set(s.waiting, s.blocked_by);
-      const mayApprove = (s.waiting?.clear ?? "").startsWith("POST /approve/");
+      const mayApprove = Boolean(approverOf(s));
       if (!mayApprove && document.activeElement === approve) first().focus();
       setVisible(approve, mayApprove);
 
@@ -612,6 +613,10 @@ function blame(name) {
 const PASSED_BY_TRIGGER = ["approval", "min_age", "window", "project"];
 // Gates that a redeployment does not pass.
 const KEPT_BY = ["blocked", "signature", "snapshot"];
+
+const APPROVE = "POST /approve/";
+// The service whose approval an update waits for: its own, or another one of the project that has the same image.
+const approverOf = ({ waiting }) => (waiting?.clear?.startsWith(APPROVE) ? waiting.clear.slice(APPROVE.length) : undefined);
 
 const ANSWERS = {
   triggered: (name) => `A check of ${name} has started.`,

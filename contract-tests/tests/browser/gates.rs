@@ -83,6 +83,29 @@ fn a_waiting_update_shows_its_reason_and_can_be_approved() {
 }
 
 #[test]
+fn an_update_that_another_service_of_the_project_holds_is_approved_there() {
+    let stub = StubServer::agent();
+    let waiting = json!({
+        "image": "shop:latest", "digest": NEW, "gate": "project", "clear": "POST /approve/shop-api",
+        "why": "shop-api holds it: nobody has approved it yet",
+    });
+    let record = with(service("shop", "ok"), &json!({ "waiting": waiting }));
+    stub.status(&json!({ "uptime_seconds": 5, "services": [record] }));
+    let approved = json!({ "status": "approved", "service": "shop-api", "digest": NEW });
+    stub.answer("POST /approve/shop-api", 200, &approved);
+    let browser = Browser::start();
+    browser.open(&stub.url());
+    browser.wait("the row", "document.querySelector('#rows .is-waiting:not([hidden])') !== null");
+    browser.click("#rows .actions .button:nth-child(4)");
+    assert_eq!(browser.text("#dialog-title"), "Approve the update of shop-api?");
+    browser.click("#dialog-yes");
+    browser.wait_notice("The update of shop-api is approved.");
+    let mut asked = stub.requests();
+    asked.retain(|request| request.starts_with("POST /approve/"));
+    assert_eq!(asked, ["POST /approve/shop-api"]);
+}
+
+#[test]
 fn the_row_shows_a_newer_tag_a_rollback_at_risk_and_a_failure_elsewhere() {
     let stub = StubServer::agent();
     let mut record = with(

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::model::image::Digest;
 use crate::service::compare::Comparison;
-use crate::service::decide::image::ImageDecision;
+use crate::service::decide::image::{ImageDecision, shown_hold};
 use crate::service::event::Event;
 use crate::service::gates::candidate::{Candidate, DefinitionHold, PlayedBack, Unsigned};
 use crate::service::gates::rules::{Asker, Rules};
@@ -265,10 +265,10 @@ impl Service {
         Rules::of(&config.name, update, fleet, is_shared, Asker::Cycle, now)
     }
 
-    /// Returns why the first held digest waits.
+    /// Returns why an update waits that was found.
     pub(in crate::service) fn waits(&self, now: Timestamp) -> Option<String> {
         let elsewhere = self.held_by_block_elsewhere().map(|(_, _, gate)| gate.why);
-        elsewhere.or_else(|| self.held_candidates(now).into_iter().next().map(|(_, gate)| gate.why))
+        elsewhere.or_else(|| shown_hold(&self.seen_decisions(now)).map(|(_, gate)| gate.why.clone()))
     }
 
     /// Updates that are postponed wait no longer than until then: what they failed for may be mended.

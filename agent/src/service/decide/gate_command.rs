@@ -18,7 +18,8 @@ impl Service {
         ask.and_then(CommandAsk::answer)
     }
 
-    /// Plans calls of the gate command: once per cycle for each digest that no earlier gate holds.
+    /// Plans calls of the gate command: once per cycle for each digest that no earlier gate holds. An answer counts for its
+    /// cycle only: if an earlier gate holds the digest in the next one, it is forgotten, and asked for again when that opens.
     pub(in crate::service) fn plan_command_asks(&mut self, candidates: &[Candidate], now: Timestamp) {
         let again = std::mem::take(&mut self.gate_command.new_cycle);
         let (config, fleet) = (self.config.clone(), self.fleet.clone());
@@ -28,9 +29,11 @@ impl Service {
         };
         let is_shared = self.shares_gates();
         let rules = Rules::of(&config.name, Some(update), &fleet, is_shared, Asker::Cycle, now);
-        let candidate_of =
-            |ask: &CommandAsk| candidates.iter().any(|c| c.image == ask.image && c.digest == ask.digest);
-        self.gate_command.asks.retain(|ask| ask.state == AskState::Asking || candidate_of(ask));
+        let counts = |ask: &CommandAsk| {
+            let mut of_ask = candidates.iter().filter(|c| c.image == ask.image && c.digest == ask.digest);
+            of_ask.any(|candidate| !again || rules.may_ask_command(candidate))
+        };
+        self.gate_command.asks.retain(|ask| ask.state == AskState::Asking || counts(ask));
         for candidate in candidates.iter().filter(|candidate| rules.may_ask_command(candidate)) {
             let (image, digest) = (candidate.image.clone(), candidate.digest.clone());
             match self.gate_command.asks.iter_mut().find(|ask| ask.image == image && ask.digest == digest) {

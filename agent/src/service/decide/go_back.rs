@@ -29,9 +29,8 @@ impl Service {
                 let digest = to.first().map(|one| one.digest.clone());
                 self.on_manual_action();
                 self.retry_rollback = false;
-                self.going_back =
-                    Some(GoBack { to, data: data.filter(|_| with_data), why: GoBackReason::ByHand });
-                self.checks.request_redeploy_by_hand();
+                let data = data.filter(|_| with_data);
+                self.redeploy_next(Some(GoBack { to, data, why: GoBackReason::ByHand }));
                 digest.map_or(ServiceReply::Skipped(wording::NO_EARLIER_IMAGE), ServiceReply::RollingBack)
             }
         }
@@ -97,7 +96,7 @@ impl Service {
         output: String,
         now: Timestamp,
     ) {
-        self.durable.watch = None;
+        self.end_watch_that_asked(&back);
         // A deployment that has begun is counted by its end.
         if self.durable.deployment.is_none() {
             self.durable.totals.failures += 1;
@@ -137,6 +136,8 @@ impl Service {
                 ..change.clone()
             }]);
         }
+        // What it watched is left.
+        self.durable.watch = None;
         // What was put back is used up.
         let is_used_up = |kept: &&mut KeptSnapshot| back.data.as_ref().is_some_and(|data| data.id == kept.id);
         self.durable.snapshots.iter_mut().filter(is_used_up).for_each(|kept| kept.is_expired = true);

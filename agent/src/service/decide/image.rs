@@ -67,6 +67,15 @@ impl ImageDecision<'_> {
     }
 }
 
+/// Of several held digests the one that is shown, with its gate: one that does not open by itself comes first, for which a
+/// person may have to do something, and of these the one whose gate is the first.
+pub(in crate::service) fn shown_hold<'a>(
+    decisions: &'a [ImageDecision<'_>],
+) -> Option<(&'a Candidate, &'a Gate)> {
+    let held = decisions.iter().filter_map(|one| one.candidate.as_ref().zip(one.gate.as_ref()));
+    held.min_by_key(|(_, gate)| (gate.lifts_at.is_some(), gates::place(&gate.gate)))
+}
+
 /// Whether all containers that run an image are paused.
 fn is_paused(view: &ImageView, observation: &Observation) -> bool {
     let live = observation.containers.iter().filter(|c| c.is_live() && c.is_made_from(&view.from));

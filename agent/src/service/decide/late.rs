@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::Container;
-use crate::service::rollout::plan::{Cause, GoBack, GoBackReason, ImageChange, LateFailure, Plan};
+use crate::service::rollout::plan::{Cause, GoBack, GoBackReason, ImageChange, LateFailure};
 use crate::service::upkeep::late::{LateWatch, SETTLED};
 use crate::service::{Durable, Service, wording};
 
@@ -30,10 +30,9 @@ impl Service {
         (seconds > 0).then(|| SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX)))
     }
 
-    /// A deployment begins. The watch goes on after it, unless it goes back to earlier images: it may fail, or be about
-    /// something else.
-    pub(in crate::service) fn end_watch_of(&mut self, plan: &Plan) {
-        if matches!(plan.cause, Cause::GoBack(_)) {
+    /// Ends the watch that has asked for this way back, which is tried once. After a person's, which may fail, it goes on.
+    pub(in crate::service) fn end_watch_that_asked(&mut self, back: &GoBack) {
+        if back.why != GoBackReason::ByHand {
             self.durable.watch = None;
         }
     }

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use crate::service::event::{Event, Unblock};
 use crate::service::health::restart_state;
 use crate::service::input::{ServiceReply, ServiceRequest};
+use crate::service::rollout::plan::GoBack;
 use crate::service::{Service, wording};
 
 impl Service {
@@ -20,6 +21,14 @@ impl Service {
     pub(in crate::service) fn on_manual_action(&mut self) {
         restart_state::reset_backoff(&mut self.durable.restart_states);
         self.retry_rollback = self.durable.rollback_failed;
+    }
+
+    /// A user requested a redeployment, or these earlier images. The next check begins it, in place of whatever waits to begin:
+    /// of two requests the later one counts.
+    pub(in crate::service) fn redeploy_next(&mut self, back: Option<GoBack>) {
+        self.going_back = back;
+        self.wanted = None;
+        self.checks.request_redeploy_by_hand();
     }
 
     /// How far the checks are that users have requested; `None` before the first.
@@ -75,8 +84,7 @@ impl Service {
             ServiceRequest::Rollback { to, data } => self.roll_back_by_hand(to.as_ref(), data),
             ServiceRequest::Redeploy => {
                 self.on_manual_action();
-                self.going_back = None;
-                self.checks.request_redeploy_by_hand();
+                self.redeploy_next(None);
                 ServiceReply::Redeploying(self.kept_images())
             }
             ServiceRequest::Unblock

@@ -24,9 +24,9 @@ impl Service {
         }
     }
 
-    /// The other service that a pending update of this one waits for.
+    /// The other service that a deployment of this one waits for before it can begin.
     pub(in crate::service) fn waits_for(&self) -> Option<String> {
-        self.project.busy_with.clone().filter(|_| self.wants_update())
+        self.project.busy_with.clone().filter(|_| self.wanted.is_some())
     }
 
     /// The project is free again: earlier reads are stale, and planned actions must be decided again.

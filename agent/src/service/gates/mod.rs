@@ -143,6 +143,11 @@ pub(in crate::service) const DIGEST_GATES: [DigestGate; 14] = [
     },
 ];
 
+/// The place of a gate in [`DIGEST_GATES`].
+pub(super) fn place(word: &str) -> Option<usize> {
+    DIGEST_GATES.iter().position(|row| row.word == word)
+}
+
 impl Rules<'_> {
     /// The gates that hold a digest, in order.
     fn holds<'a>(&'a self, candidate: &'a Candidate) -> impl Iterator<Item = (&'static str, Gate)> + 'a {
@@ -167,7 +172,6 @@ impl Rules<'_> {
 
     /// Whether a gate after the gate command has opened by itself since then.
     pub(super) fn has_lifted_since(&self, candidate: &Candidate, then: Timestamp) -> bool {
-        let place = |word: &str| DIGEST_GATES.iter().position(|row| row.word == word);
         let earlier = Self { now: then, ..*self };
         let later = earlier.holds(candidate).filter(|(word, _)| place(word) > place(COMMAND));
         let mut lifted = later.filter_map(|(_, gate)| gate.lifts_at);
@@ -176,10 +180,7 @@ impl Rules<'_> {
 
     /// Whether no gate before the gate command holds a digest.
     pub(super) fn may_ask_command(&self, candidate: &Candidate) -> bool {
-        self.holds(candidate).next().is_none_or(|(first, _)| {
-            let place = |word: &str| DIGEST_GATES.iter().position(|row| row.word == word);
-            place(first) >= place(COMMAND)
-        })
+        self.holds(candidate).next().is_none_or(|(first, _)| place(first) >= place(COMMAND))
     }
 
     /// Whether a digest waits for an approval, possibly along with other gates.

@@ -22,7 +22,7 @@ fn found(remote: char) -> Observation {
     observed(remote, &[local("sha256:one", &['1'])], &[&web])
 }
 
-fn present() -> FleetView {
+pub(super) fn present() -> FleetView {
     let warden = "https://warden.example/base".to_owned();
     FleetView { link: Link::Present, warden, patience: Duration::from_hours(24), ..FleetView::default() }
 }
@@ -78,7 +78,7 @@ fn question() -> FleetAsk {
     }
 }
 
-fn answer(answer: Permission, again: u64) -> FleetAnswer {
+pub(super) fn answer(answer: Permission, again: u64) -> FleetAnswer {
     FleetAnswer { answer, why: "a tries it".into(), gate: None, again, agent: Some("a".into()), store: None }
 }
 

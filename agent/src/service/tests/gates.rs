@@ -1,5 +1,6 @@
 //! Scenarios of held updates: reports, manual requests that pass gates, and the passing of time (DECISIONS 7).
 
+use evenkeel_common::wire::Permission;
 use jiff::tz::TimeZone;
 
 use super::*;
@@ -9,7 +10,7 @@ use crate::model::window::Window;
 use crate::ports::GateAnswer;
 use crate::service::fleet::{FleetView, Link};
 use crate::service::gates::candidate::Unsigned;
-use crate::service::tests::fleet::{failed, freeze_from, unanswered};
+use crate::service::tests::fleet::{answer, failed, freeze_from, present, unanswered};
 
 pub(super) const MIN_AGE: i64 = 3600;
 
@@ -464,6 +465,54 @@ fn the_gate_command_is_asked_again_when_a_later_gate_has_opened() {
     scenario.answers(GateAnswer::Wait { reason: String::new() });
     assert!(!scenario.updates());
     assert_eq!(scenario.held_by().as_deref(), Some("command"));
+}
+
+/// A service of a fleet with an update that the gate command has allowed in the cycle of second 0.
+fn allowed() -> Scenario {
+    let mut scenario = Scenario::of(with(asked()));
+    scenario.service.fleet = Arc::new(present());
+    scenario.at(0).poll(found('2'));
+    assert!(scenario.asks_command());
+    scenario.answers(GateAnswer::Go { reason: String::new() });
+    scenario.check(found('2'));
+    scenario
+}
+
+#[test]
+fn what_the_gate_command_has_allowed_does_not_outlive_its_cycle_while_the_update_waits_for_something_else() {
+    let mut ring = allowed();
+    assert!(ring.asks_fleet());
+    ring.fleet_answers(Ok(answer(Permission::Wait, 600)));
+    assert!(!ring.updates());
+    ring.at(300).poll(found('2'));
+    assert!(!ring.asks_command(), "the ring comes first");
+    assert_eq!(ring.held_by().as_deref(), Some("ring"));
+    ring.at(600).check(found('2'));
+
+    let mut frozen = allowed();
+    let freezes = vec![freeze_from(frozen.start, 6000)];
+    frozen.input(Input::Fleet(Arc::new(FleetView { freezes, ..present() })));
+    assert!(!frozen.updates());
+    frozen.at(300).poll(found('2'));
+    assert!(!frozen.asks_command(), "the freeze comes first");
+    frozen.at(600).input(Input::Fleet(Arc::new(present()))).check(found('2'));
+
+    let mut behind_sibling = allowed();
+    behind_sibling.service.sibling_begins("api");
+    assert!(!behind_sibling.updates());
+    behind_sibling.at(300).service.check(true);
+    behind_sibling.at(600).sibling_ends();
+    behind_sibling.check(found('2'));
+
+    for mut scenario in [ring, frozen, behind_sibling] {
+        assert!(scenario.asks_command(), "its answer is of an earlier cycle");
+        assert_eq!(scenario.held_by().as_deref(), Some("command"));
+        scenario.answers(GateAnswer::Go { reason: String::new() });
+        scenario.check(found('2'));
+        assert!(scenario.asks_fleet());
+        scenario.fleet_answers(Ok(answer(Permission::Go, 30)));
+        assert!(scenario.updates(), "the answer is of this cycle");
+    }
 }
 
 #[test]

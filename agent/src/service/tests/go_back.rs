@@ -24,7 +24,7 @@ fn on(n: char) -> Container {
 }
 
 /// What is seen with `remote` in the registry and `runs` on the machine.
-fn seen(remote: char, runs: char) -> Observation {
+pub(super) fn seen(remote: char, runs: char) -> Observation {
     let image = LocalImage { id: id(runs), digests: vec![digest(runs)], size: 1 };
     observed(remote, &[image], &[&on(runs)])
 }
@@ -67,7 +67,7 @@ impl Scenario {
     }
 
     /// Updates to each of these images.
-    fn updated_to(&mut self, all: &[(char, char)]) -> &mut Self {
+    pub(super) fn updated_to(&mut self, all: &[(char, char)]) -> &mut Self {
         for (from, to) in all {
             self.later(60).check(seen(*to, *from)).deploys(*to);
         }
@@ -75,7 +75,7 @@ impl Scenario {
         self
     }
 
-    fn asked_back(&mut self, to: Option<char>) -> ServiceReply {
+    pub(super) fn asked_back(&mut self, to: Option<char>) -> ServiceReply {
         let request = ServiceRequest::Rollback { to: to.map(digest), data: false };
         let (reply, entries) = self.service.handle_request(request, self.now);
         self.entries.extend(entries);

@@ -1,5 +1,6 @@
 //! Scenarios of a service that shares its compose project with others.
 
+use super::go_back::seen;
 use super::tag_variable::with_variable;
 use super::*;
 use crate::config::UpdateConfig;
@@ -89,4 +90,42 @@ fn an_inspection_from_before_another_service_began_is_stale() {
     scenario.service.sibling_begins("api");
     scenario.input(Input::Inspected { generation, result: Ok(vec![exited("web", 1)]) });
     assert_eq!(scenario.status(), StatusValue::Unknown, "it is ignored");
+}
+
+/// Image 3 runs. A person goes back to image 2, which waits until another service has changed the project.
+fn going_back_behind_another() -> Scenario {
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2'), ('2', '3')]);
+    scenario.service.sibling_begins("api");
+    assert_eq!(scenario.asked_back(None), ServiceReply::RollingBack(digest('2')));
+    scenario.check(seen('3', '3'));
+    assert_eq!(scenario.act(), None, "the project is not free");
+    scenario
+}
+
+#[test]
+fn a_rollback_that_waits_for_another_service_is_told_and_a_later_request_takes_its_place() {
+    // What begins when the project is free.
+    let begins = |scenario: &mut Scenario| {
+        scenario.sibling_ends();
+        scenario.check(seen('3', '3'));
+        match scenario.service.wanted.clone() {
+            Some(Cause::GoBack(back)) => Some(back.to[0].digest.clone()),
+            Some(Cause::Redeploy) => None,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut scenario = going_back_behind_another();
+    let answer = scenario.why().answer;
+    assert!(answer.contains("another service of the project, api, is being changed"), "{answer}");
+    assert_eq!(begins(&mut scenario), Some(digest('2')));
+
+    let mut scenario = going_back_behind_another();
+    assert_eq!(scenario.asked_back(Some('1')), ServiceReply::RollingBack(digest('1')));
+    assert_eq!(begins(&mut scenario), Some(digest('1')));
+
+    let mut scenario = going_back_behind_another();
+    let (reply, _) = scenario.service.handle_request(ServiceRequest::Redeploy, scenario.now);
+    assert!(matches!(reply, ServiceReply::Redeploying(_)), "{reply:?}");
+    assert_eq!(begins(&mut scenario), None);
 }

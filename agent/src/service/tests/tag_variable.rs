@@ -1,11 +1,13 @@
 //! Scenarios of a newer tag that is written to the env file and deployed (DECISIONS 7).
 
 use evenkeel_common::wire::{FleetAnswer, Permission};
+use jiff::tz::TimeZone;
 
 use super::*;
 use crate::config::UpdateConfig;
 use crate::model::env_file::find_tag;
 use crate::model::tags::TagPattern;
+use crate::model::window::Window;
 use crate::service::fleet::{FleetView, Link};
 use crate::service::images::OldImage;
 use crate::service::observation::{Definition, TagInForce, Unanswered};
@@ -300,6 +302,21 @@ fn all_images_of_the_variable_move_together_or_not_at_all() {
         panic!("both move")
     };
     assert_eq!(images.len(), 2);
+}
+
+#[test]
+fn while_one_image_waits_for_its_approval_that_is_shown_although_another_one_waits_for_the_window() {
+    let window = Window::parse(["02:00-05:00"], TimeZone::UTC).ok();
+    let update = UpdateConfig { approve: true, window, ..UpdateConfig::default() };
+    let mut scenario = Scenario::of(ServiceConfig { update: with_variable(update).update, ..with_twin() });
+    scenario.check(with_worker("2", Some('6')));
+    for (image, gate, approved) in [(IMAGE, "approval", '2'), (TWIN, "approval", '6'), (IMAGE, "window", '2')]
+    {
+        let waiting = scenario.record().waiting.expect("it waits");
+        assert_eq!((waiting.image.as_str(), waiting.gate.as_str()), (image, gate));
+        assert_eq!(scenario.why().answer, waiting.why);
+        assert_eq!(scenario.approve(None), ServiceReply::Approved(digest(approved)));
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::config::ConfiguredImage;
 use crate::model::image::Reference;
 use crate::model::{Container, NetworkOwner, State};
 use crate::ports::PullProgress;
+use crate::service::decide::image::shown_hold;
 use crate::service::event::NoRemedy;
 use crate::service::health::assess::{Condition, Inactive, is_cut_off};
 use crate::service::health::restart_state::RestartState;
@@ -145,7 +146,7 @@ impl Service {
         }
     }
 
-    /// The first waiting digest, with the gate that holds it.
+    /// The waiting digest that is shown, with the gate that holds it.
     fn waiting(&self, now: Timestamp) -> Option<Waiting> {
         // An update in progress does not wait.
         if self.is_deploying() {
@@ -158,9 +159,10 @@ impl Service {
         if let Some((image, digest, gate)) = self.held_by_block_elsewhere() {
             return Some(gates::waiting(image, digest, gate, &[]));
         }
-        let (candidate, gate) = self.held_candidates(now).into_iter().next()?;
+        let decisions = self.seen_decisions(now);
+        let (candidate, gate) = shown_hold(&decisions)?;
         let differences = candidate.config_differences();
-        Some(gates::waiting(&candidate.image, &candidate.digest, gate, differences))
+        Some(gates::waiting(&candidate.image, &candidate.digest, gate.clone(), differences))
     }
 
     /// Since when a container has been failing or down.

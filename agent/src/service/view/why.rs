@@ -3,7 +3,7 @@
 use evenkeel_common::wire::{DeployPhase, DeployProgress, Gate, ServiceStatus, WhyReport};
 
 use crate::ports::PullProgress;
-use crate::service::decide::image::ImageDecision;
+use crate::service::decide::image::{ImageDecision, shown_hold};
 use crate::service::decide::running::ImageState;
 use crate::service::gates::candidate::Candidate;
 use crate::service::gates::config::{faulty, probes_nothing};
@@ -49,11 +49,11 @@ pub fn why(service: &Service, context: &StatusContext) -> WhyReport {
     WhyReport { service: record.name.clone(), answer, gates }
 }
 
-/// The state of each digest gate for the first held digest, or else for the first candidate.
+/// The state of each digest gate for the held digest that is shown, or else for the first candidate.
 fn digest_gates<'a>(view: &'a View<'_>) -> impl Iterator<Item = Gate> + 'a {
     let rules = view.service.rules(view.context.now);
-    let held = view.decisions.iter().find(|decision| decision.gate.is_some());
-    let candidate = held.map_or_else(|| view.candidates().next(), |decision| decision.candidate.as_ref());
+    let held = shown_hold(view.decisions).map(|(candidate, _)| candidate);
+    let candidate = held.or_else(|| view.candidates().next());
     // The first gate of all has reported a faulty configuration already.
     let rows = DIGEST_GATES.iter().filter(|row| row.word != CONFIG);
     rows.map(move |row| match (Some(rules).filter(|rules| (row.is_configured)(rules)), candidate) {

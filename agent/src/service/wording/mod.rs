@@ -61,9 +61,9 @@ pub(super) fn tags_unknown(image: &str, why: &str) -> String {
     )
 }
 
-/// Why an update waits while another service is changing the compose project.
+/// Why a deployment waits while another service is changing the compose project.
 pub(super) fn waits_for_sibling(other: &str) -> String {
-    format!("another service of the project, {other}, is being changed; the update begins after that")
+    format!("another service of the project, {other}, is being changed; this service's turn comes after that")
 }
 
 /// Why a manual check of a silent service is skipped.

@@ -97,7 +97,9 @@ impl Service {
             let known = self.durable.files_hash.replace(hash.clone());
             self.durable.files_pending |= known.is_some_and(|known| known != hash);
         }
-        self.end_watch_of(deployment.plan());
+        if let Cause::GoBack(back) = &deployment.plan().cause {
+            self.end_watch_that_asked(back);
+        }
         self.durable.deployment = Some(Box::new(deployment));
         self.note_begun();
         true

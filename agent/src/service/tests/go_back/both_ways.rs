@@ -1,4 +1,4 @@
-//! Scenarios of ways back that fail.
+//! Scenarios of ways back that fail, or do not begin.
 
 use super::*;
 use crate::model::ComposeError;
@@ -68,4 +68,35 @@ fn an_earlier_image_that_fails_once_stays_one_of_the_proven_images_that_are_kept
     scenario.look(&[&exit]).later(1).look(&[&exit]);
     scenario.performs_step(StepResult::Diagnosed { log: "no such column".into() });
     assert_eq!(kept(&scenario), before);
+}
+
+#[test]
+fn the_late_watch_goes_on_after_a_rollback_by_hand_that_has_changed_nothing() {
+    let crashes_late = |mut scenario: Scenario| {
+        assert!(scenario.kinds().contains(&Kind::ROLLBACK_FAILED), "the rollback by hand");
+        for _ in 0..3 {
+            scenario.later(30).crashes();
+        }
+        scenario.later(30).looks();
+        assert_eq!(scenario.goes_back(), Some(LateFailure::Crashes { crashes: 3, minutes: 10 }));
+    };
+    let mut not_begun = on_watch();
+    assert_eq!(not_begun.asked_back(None), ServiceReply::RollingBack(digest('1')));
+    let generation = not_begun.service.generation;
+    let result = Err(CheckFault::EngineAway("the engine does not answer".into()));
+    not_begun.input(Input::Checked { generation, is_manual: false, result });
+    crashes_late(not_begun);
+
+    let mut not_pulled = on_watch();
+    assert_eq!(not_pulled.asked_back(None), ServiceReply::RollingBack(digest('1')));
+    not_pulled.check(seen('2', '2'));
+    not_pulled.performs_step(StepResult::ImagesPinned { missing: Vec::new() });
+    not_pulled.performs_step(StepResult::Failed("the registry answered 500".into()));
+    not_pulled.performs_step(StepResult::Unpinned);
+    crashes_late(not_pulled);
+
+    let mut left = on_watch();
+    assert_eq!(left.asked_back(None), ServiceReply::RollingBack(digest('1')));
+    left.check(seen('2', '2')).deploys('1');
+    assert_eq!(left.service.durable().watch, None, "image 2 was watched");
 }
