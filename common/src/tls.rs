@@ -107,7 +107,8 @@ pub fn certificate_error(error: &(dyn std::error::Error + 'static)) -> Option<St
     None
 }
 
-fn describe(refused: &CertificateError) -> String {
+/// Describes in words why a certificate was refused.
+pub fn describe(refused: &CertificateError) -> String {
     let what = match refused {
         CertificateError::UnknownIssuer => {
             "it is not signed by an authority that this machine trusts (self-signed, or a private CA)"
@@ -120,6 +121,12 @@ fn describe(refused: &CertificateError) -> String {
             "it was issued for another host name"
         }
         CertificateError::Revoked => "it was revoked",
+        // ring has fewer algorithms than Go's TLS, and with it the engine.
+        CertificateError::UnsupportedSignatureAlgorithmContext { .. }
+        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            "its signature algorithm is not supported (ECDSA with P-521 or SHA-512, for example); P-256 and P-384 with \
+             SHA-256 or SHA-384, Ed25519, and RSA are"
+        }
         other if is_ca_of_a_server(other) => {
             "it is a CA's own certificate, which is not valid for a server (a self-signed one made without \
              basicConstraints=CA:FALSE)"
@@ -363,6 +370,23 @@ mod tests {
         let mut roots = RootCertStore::empty();
         roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
         roots
+    }
+
+    #[test]
+    fn an_unsupported_algorithm_is_named_in_words() {
+        for refused in [
+            CertificateError::UnsupportedSignatureAlgorithmContext {
+                signature_algorithm_id: vec![6, 8],
+                supported_algorithms: Vec::new(),
+            },
+            CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
+                signature_algorithm_id: vec![6, 8],
+                public_key_algorithm_id: vec![6, 7],
+            },
+        ] {
+            let text = describe(&refused);
+            assert!(text.starts_with("its signature algorithm is not supported (ECDSA with P-521"), "{text}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,9 +1,20 @@
 //! Which files a compose file makes compose read: `include`, `extends`, `env_file` and `label_file`. Compose has no command that lists
 //! them, and rendering the files at every check would cost more than the check.
 
+use std::collections::HashMap;
 use std::path::Path;
 
+use yaml_rust2::parser::{Event, MarkedEventReceiver, Parser};
 use yaml_rust2::{Yaml, YamlLoader};
+
+/// Maximum depth of a tree, which is walked recursively.
+const DEEPEST: usize = 200;
+/// Maximum size of a file's trees in bytes.
+const LARGEST: usize = 32 * 1024 * 1024;
+/// About what a node takes besides its text.
+const NODE: usize = 128;
+/// Maximum length of a path in bytes (`PATH_MAX` of Linux).
+const LONGEST_PATH: usize = 4096;
 
 /// What is known of a variable that compose puts in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,21 +47,96 @@ pub(super) struct ComposeFile {
     pub(super) folder: Option<String>,
 }
 
-/// Returns the files that this compose file names; none if it is not valid YAML, which compose reports.
+/// Returns the files that this compose file names; none if it is not valid YAML, or too large as a tree, which compose reports.
 pub(super) fn of(content: &[u8], values: &Values<'_>) -> References {
     let mut found = References::default();
     let (mut extended, mut variables) = (Vec::new(), Vec::new());
-    let documents = std::str::from_utf8(content).ok().and_then(|text| YamlLoader::load_from_str(text).ok());
-    for document in documents.into_iter().flatten() {
+    let Some(loaded) = std::str::from_utf8(content).ok().and_then(load) else { return found };
+    for document in loaded.documents() {
         for one in list(&document["include"]) {
             include(one, values, &mut found);
         }
-        visit(&document, &mut extended, &mut variables);
+        visit(document, &mut extended, &mut variables);
     }
     let extended = extended.iter().filter_map(|path| resolved(path, values));
     found.compose.extend(extended.map(|path| ComposeFile { path, folder: None }));
     found.variables.extend(variables.iter().filter_map(|name| resolved(name, values)));
     found
+}
+
+/// Builds the trees of all documents; `None` if the text is not valid YAML, or if they are too large or too deep. The loader
+/// copies the tree of an anchor for each alias, so that a few lines can stand for any amount.
+fn load(text: &str) -> Option<YamlLoader> {
+    let mut parser = Parser::new_from_str(text);
+    let (mut loader, mut extents) = (YamlLoader::default(), Extents::default());
+    // Event by event, and each is judged before it is loaded: the parser's own loop recurses.
+    loop {
+        let (event, mark) = parser.next_token().ok()?;
+        if event == Event::StreamEnd {
+            return Some(loader);
+        }
+        if !extents.admit(&event) {
+            return None;
+        }
+        loader.on_event(event, mark);
+    }
+}
+
+/// How large and how deep a tree is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Extent {
+    bytes: usize,
+    depth: usize,
+}
+
+/// The extents of the trees that are built so far.
+#[derive(Debug, Default)]
+struct Extents {
+    /// The lists and mappings around the next node from the outside, each with its anchor (0: none).
+    open: Vec<(usize, Extent)>,
+    anchors: HashMap<usize, Extent>,
+    /// Of everything, with the copies that are kept for anchors.
+    bytes: usize,
+}
+
+impl Extents {
+    /// Adds what the loader builds for an event; `false` if that is too much.
+    fn admit(&mut self, event: &Event) -> bool {
+        let (anchor, node, added) = match event {
+            Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) => {
+                self.open.push((*anchor, Extent::default()));
+                return self.open.len() <= DEEPEST;
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let (anchor, inner) = self.open.pop().unwrap_or_default();
+                (anchor, Extent { bytes: inner.bytes + NODE, depth: inner.depth + 1 }, NODE)
+            }
+            Event::Scalar(text, _, anchor, _) => {
+                let bytes = NODE + text.len();
+                (*anchor, Extent { bytes, depth: 0 }, bytes)
+            }
+            Event::Alias(anchor) => {
+                // An anchor that is still open stands for nothing.
+                let node = self.anchors.get(anchor).copied().unwrap_or(Extent { bytes: NODE, depth: 0 });
+                (0, node, node.bytes)
+            }
+            Event::Nothing
+            | Event::StreamStart
+            | Event::StreamEnd
+            | Event::DocumentStart
+            | Event::DocumentEnd => return true,
+        };
+        self.bytes += added;
+        if anchor > 0 {
+            self.bytes += node.bytes;
+            self.anchors.insert(anchor, node);
+        }
+        if let Some((_, around)) = self.open.last_mut() {
+            around.bytes += node.bytes;
+            around.depth = around.depth.max(node.depth);
+        }
+        self.bytes <= LARGEST && self.open.len() + node.depth <= DEEPEST
+    }
 }
 
 /// Adds the compose files of an `include`, and `.env` in their project directory, which compose reads unless the include names
@@ -76,6 +162,9 @@ fn resolved(text: &str, values: &Values<'_>) -> Option<String> {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
         out.push_str(before);
+        if out.len() > LONGEST_PATH {
+            return None;
+        }
         if let Some(after) = after.strip_prefix('$') {
             out.push('$');
             rest = after;
@@ -200,6 +289,35 @@ services:
     }
 
     #[test]
+    fn a_file_that_stands_for_more_than_memory_holds_names_nothing() {
+        let of = |text: &str| of(text.as_bytes(), &|_| Variable::Unknown);
+        let doubled = |n: usize| format!("a{}: &a{} [*a{n}, *a{n}]\n", n + 1, n + 1);
+        let nested =
+            |n: usize| format!("a{}: &a{} {}*a{n}{}\n", n + 1, n + 1, "[".repeat(50), "]".repeat(50));
+        let chain = |first: &str, link: &dyn Fn(usize) -> String, count: usize| {
+            format!("include: [b.yml]\na0: &a0 {first}\n{}", (0..count).map(link).collect::<String>())
+        };
+        let large = "x".repeat(1024 * 1024);
+        for (what, text) in [
+            ("30 anchors that double", chain("[x, x]", &doubled, 30)),
+            ("a large text 10,000 times", chain(&large, &|n: usize| format!("b{n}: *a0\n"), 10_000)),
+            ("lists that nest", "- ".repeat(100_000)),
+            ("aliases that nest", chain("x", &nested, 10)),
+            ("lists in brackets that nest", format!("include: [b.yml]\na: {}", "[".repeat(100_000))),
+            ("many nodes", chain("x", &|n: usize| format!("b{n}:\n"), 200_000)),
+        ] {
+            assert_eq!(of(&text), References::default(), "{what}");
+        }
+        let names = |found: References| found.compose.into_iter().map(|file| file.path).collect::<Vec<_>>();
+        assert_eq!(names(of(&chain("x", &nested, 3))), ["b.yml"]);
+        assert_eq!(names(of(&chain("[x, x]", &doubled, 10))), ["b.yml"]);
+        let service = |n: usize| format!("s{n}: {{ <<: *a0, extends: {{ file: e{n}.yml }} }}\n");
+        let ordinary = names(of(&chain("{ environment: { A: 1, B: 2 }, env_file: a.env }", &service, 500)));
+        assert_eq!((ordinary.len(), &*ordinary[0], &*ordinary[500]), (501, "b.yml", "e499.yml"));
+        assert_eq!(names(of("include: [b.yml]\na: &a [*a]")), ["b.yml"]);
+    }
+
+    #[test]
     fn names_with_variables_have_their_values() {
         let values = |name: &str| match name {
             "STAGE" => Variable::Set("prod".to_owned()),
@@ -231,5 +349,7 @@ services:
         for (text, expected) in table {
             assert_eq!(resolved(text, &values).as_deref(), expected, "{text}");
         }
+        let long = |_: &str| Variable::Set("x".repeat(1024));
+        assert_eq!(resolved(&"$A".repeat(1_000_000), &long), None);
     }
 }

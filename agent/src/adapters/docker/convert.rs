@@ -127,6 +127,23 @@ pub(super) fn is_anchor(name: Option<&str>, labels: &HashMap<String, String>) ->
     labels.contains_key(HOLD_LABEL) && name.is_some_and(|name| name.starts_with(HOLD_PREFIX))
 }
 
+/// Returns the paths of a label, which compose separates by commas. A path can contain commas as well: what does not begin with
+/// `/` is the rest of the absolute path before it, unless it is `-`, the standard input.
+pub(super) fn paths(label: &str) -> Vec<String> {
+    let mut paths: Vec<String> = Vec::new();
+    for piece in label.split(',') {
+        match paths.last_mut() {
+            Some(path) if path.starts_with('/') && !piece.starts_with('/') && piece != "-" => {
+                path.push(',');
+                path.push_str(piece);
+            }
+            _ => paths.push(piece.to_owned()),
+        }
+    }
+    paths.retain(|path| !path.is_empty());
+    paths
+}
+
 /// Builds a container from its list entry and its inspection; either may be null. Fields missing in the inspection are
 /// taken from the list entry. Returns `None` without an ID.
 pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Container> {
@@ -155,20 +172,16 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
         manager: manager(&labels).filter(|_| podman),
         project: labels.remove(PROJECT_LABEL).unwrap_or_default(),
         compose_service: labels.remove(SERVICE_LABEL).unwrap_or_default(),
-        compose_files: labels
-            .remove(FILES_LABEL)
-            .unwrap_or_default()
-            .split(',')
+        compose_files: paths(&labels.remove(FILES_LABEL).unwrap_or_default())
+            .into_iter()
             // A rollback reads what was recorded; it says nothing of the project's own files.
-            .filter(|file| !file.is_empty() && !file.ends_with(RECORDED_SUFFIX))
+            .filter(|file| !file.ends_with(RECORDED_SUFFIX))
             .map(PathBuf::from)
             .collect(),
         origin: Origin {
             folder: labels.remove(FOLDER_LABEL).map(PathBuf::from).filter(|folder| folder.is_absolute()),
-            env_files: labels
-                .remove(ENV_FILES_LABEL)
-                .unwrap_or_default()
-                .split(',')
+            env_files: paths(&labels.remove(ENV_FILES_LABEL).unwrap_or_default())
+                .into_iter()
                 .map(PathBuf::from)
                 .filter(|file| file.is_absolute())
                 .collect(),

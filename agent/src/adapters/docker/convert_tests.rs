@@ -303,6 +303,33 @@ fn labels_that_compose_gave_to_an_image_make_its_containers_no_part_of_the_proje
 }
 
 #[test]
+fn paths_in_labels_may_contain_commas() {
+    let table: [(&str, &[&str]); 9] = [
+        ("", &[]),
+        ("/srv/a/compose.yml", &["/srv/a/compose.yml"]),
+        ("/srv/a/compose.yml,/srv/b/over.yml", &["/srv/a/compose.yml", "/srv/b/over.yml"]),
+        ("/srv/a, b/compose.yml,/srv/a, b/over.yml", &["/srv/a, b/compose.yml", "/srv/a, b/over.yml"]),
+        ("/srv/a,b,c/d,e.yml", &["/srv/a,b,c/d,e.yml"]),
+        ("/srv/a, b/compose.yml,-", &["/srv/a, b/compose.yml", "-"]),
+        ("-,/srv/over.yml", &["-", "/srv/over.yml"]),
+        ("docker-compose.yml,over.yml", &["docker-compose.yml", "over.yml"]),
+        ("C:\\a\\compose.yml,C:\\a\\over.yml", &["C:\\a\\compose.yml", "C:\\a\\over.yml"]),
+    ];
+    for (label, expected) in table {
+        assert_eq!(paths(label), expected, "{label}");
+    }
+    let c = made(&json!({"Config": {"Labels": {
+        "com.docker.compose.project.config_files": "/srv/a, b/compose.yml,/srv/a, b/over.yml",
+        "com.docker.compose.project.environment_file": "/srv/a, b/.env",
+    }}}));
+    assert_eq!(c.compose_files, ["/srv/a, b/compose.yml", "/srv/a, b/over.yml"].map(PathBuf::from));
+    assert_eq!(c.origin.env_files, [PathBuf::from("/srv/a, b/.env")]);
+    let relative = json!({"com.docker.compose.project.environment_file": ".env,other.env"});
+    let c = made(&json!({"Config": {"Labels": relative}}));
+    assert_eq!(c.origin.env_files, Vec::<PathBuf>::new());
+}
+
+#[test]
 fn an_unset_stop_timeout_is_the_engines_default() {
     for (given, seconds) in [(json!(30), 30), (json!(null), 10), (json!(0), 10), (json!(-1), 10)] {
         let c = made(&json!({"Config": {"StopTimeout": given}}));

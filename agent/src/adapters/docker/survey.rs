@@ -96,7 +96,7 @@ fn running_container(listed: &Value) -> RunningContainer {
     let origin = Origin {
         folder: label(convert::FOLDER_LABEL).map(PathBuf::from),
         env_files: label(convert::ENV_FILES_LABEL)
-            .map(|files| files.split(',').map(PathBuf::from).collect())
+            .map(|files| convert::paths(files).into_iter().map(PathBuf::from).collect())
             .unwrap_or_default(),
     };
     let name = answer::container_name(listed).or_else(|| answer::text(listed, "/Id")).unwrap_or_default();
@@ -122,12 +122,12 @@ mod tests {
             "Labels": {
                 "com.docker.compose.project": "shop",
                 "com.docker.compose.project.working_dir": "/srv/shop",
-                "com.docker.compose.project.environment_file": "/srv/a.env,/srv/b.env",
+                "com.docker.compose.project.environment_file": "/srv/a, b/.env,/srv/b.env",
             },
         }));
         assert_eq!((one.name.as_str(), one.image.as_str()), ("shop-web-1", "web:1"));
         assert_eq!((one.project.as_deref(), one.origin.folder), (Some("shop"), Some("/srv/shop".into())));
-        assert_eq!(one.origin.env_files, [PathBuf::from("/srv/a.env"), PathBuf::from("/srv/b.env")]);
+        assert_eq!(one.origin.env_files, [PathBuf::from("/srv/a, b/.env"), PathBuf::from("/srv/b.env")]);
         assert_eq!(running_container(&json!({"Id": "ab", "Labels": null})).project, None);
         let of_image = json!({"com.docker.compose.project": "shop", "com.docker.compose.version": "2.40.0"});
         assert_eq!(running_container(&json!({"Id": "ab", "Labels": of_image})).project, None);

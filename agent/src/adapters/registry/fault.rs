@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
+use evenkeel_common::tls;
 use http::StatusCode;
 
 use super::client::ExchangeError;
@@ -143,7 +144,7 @@ fn tls_description(error: &rustls::Error) -> String {
             | rustls::CertificateError::NotValidForNameContext { .. } => {
                 "its TLS certificate is for another name".to_owned()
             }
-            _ => "its TLS certificate is not valid".to_owned(),
+            why => format!("its TLS certificate is refused: {}", plain(&tls::describe(why))),
         },
         rustls::Error::InvalidMessage(_) => "it does not speak TLS".to_owned(),
         other => format!("TLS: {}", plain(&other.to_string())),
@@ -181,6 +182,17 @@ pub(super) fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refused_certificate_is_explained() {
+        let why = rustls::CertificateError::UnsupportedSignatureAlgorithmContext {
+            signature_algorithm_id: vec![6, 8],
+            supported_algorithms: Vec::new(),
+        };
+        let text = tls_description(&rustls::Error::InvalidCertificate(why));
+        let start = "its TLS certificate is refused: its signature algorithm is not supported";
+        assert!(text.starts_with(start) && text.ends_with("and RSA are"), "{text}");
+    }
 
     #[test]
     fn external_texts_are_sanitized_for_terminals() {
