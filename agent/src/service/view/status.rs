@@ -94,7 +94,7 @@ impl Service {
             auto_start: config.auto_start,
             auto_heal: config.auto_heal,
             healthy: health.as_ref().map(Result::is_ok),
-            unhealthy_reason: health.and_then(Result::err),
+            unhealthy_reason: health.and_then(Result::err).or_else(|| self.lacks_container()),
             deploying: self.is_deploying(),
             degraded: self.is_healing(),
             exhausted: durable.restart_states.values().any(RestartState::is_given_up),
@@ -254,6 +254,14 @@ impl Service {
             Some(wording::retagged(&view.configured, &other.name, &other.config_image))
         };
         seen.images.iter().filter_map(warning).collect()
+    }
+
+    /// Why nothing is known of a container that is watched by its name: there is none of that name.
+    fn lacks_container(&self) -> Option<String> {
+        let config = self.config();
+        let is_by_name = config.compose_project.is_none() && !config.silent;
+        let name = config.container_name.as_deref().filter(|_| is_by_name)?;
+        self.known.containers.as_ref().is_some_and(|all| all.is_empty()).then(|| wording::no_container(name))
     }
 
     /// Whether all containers are healthy, or which are not. A healthy container never hides a failing one.
