@@ -231,8 +231,8 @@ impl Service {
         (!files.is_empty()).then(|| wording::made_from_elsewhere(&files.join(", ")))
     }
 
-    /// Warnings about configured images that no container uses, while one runs that was created from another tag: the compose
-    /// file names that by now, and the configuration does not.
+    /// Warnings about configured images that no container uses, while one runs that was created from another tag, or from another
+    /// image for the same compose service: the compose file names that by now, and the configuration does not.
     fn retagged(&self) -> Vec<String> {
         let compared = self.config().auto_update && self.config().can_deploy();
         let seen = self.known.observation.as_deref().filter(|seen| compared && seen.swarm.is_none());
@@ -244,11 +244,17 @@ impl Service {
                 return None;
             }
             let repository = &view.reference.repository;
+            let user = self.durable().images.get(&view.configured).compose_service.as_ref();
+            let is_listed = |c: &Container| {
+                let mut of_others = self.siblings().flat_map(|other| &other.images);
+                seen.images.iter().any(|configured| is_of(c, configured))
+                    || of_others.any(|image| c.is_made_from(&image.reference))
+            };
             let is_other = |c: &&Container| {
                 c.is_live()
                     && Reference::parse(&c.config_image)
-                        .is_ok_and(|made_from| made_from.repository == *repository)
-                    && !seen.images.iter().any(|configured| is_of(c, configured))
+                        .is_ok_and(|of| of.repository == *repository || user == Some(&c.compose_service))
+                    && !is_listed(c)
             };
             let other = seen.containers.iter().find(is_other)?;
             Some(wording::retagged(&view.configured, &other.name, &other.config_image))
