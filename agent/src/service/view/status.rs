@@ -285,7 +285,10 @@ impl Service {
             let is_cut_off = matches!(of, Condition::Failing(_)) && is_cut_off(container, &self.config);
             Some(wording::with_remedy(reason, is_cut_off.then_some(NoRemedy::CutOff)))
         };
-        let unhealthy: Vec<String> = all.iter().filter_map(reason).collect();
+        let is_gone = |service: &str| containers.iter().all(|c| c.compose_service != service);
+        let removed = self.durable().down.iter().filter(|(service, _)| is_gone(service));
+        let removed = removed.map(|(service, name)| wording::removed_while_down(name, service));
+        let unhealthy: Vec<String> = all.iter().filter_map(reason).chain(removed).collect();
         if !unhealthy.is_empty() {
             return Some(Err(unhealthy.join(", ")));
         }

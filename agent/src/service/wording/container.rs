@@ -192,6 +192,11 @@ pub(in crate::service) fn unhealthy_reason(container: &Container, condition: &Co
     Some(format!("{} {how}", container.name))
 }
 
+/// Why a compose service without a container is unhealthy.
+pub(in crate::service) fn removed_while_down(container: &str, compose_service: &str) -> String {
+    format!("{container} was down when it was removed: bring up compose service {compose_service}")
+}
+
 /// Why nothing is known of a container that is watched by its name.
 pub(in crate::service) fn no_container(name: &str) -> String {
     format!("there is no container named {name}")
