@@ -13,6 +13,9 @@ use crate::{app, wizard};
 /// Default path of the configuration file.
 pub const DEFAULT_CONFIG: &str = "/etc/evenkeel/warden.json";
 
+/// Name of the environment file, which the systemd unit reads.
+const UNIT_VARIABLES: &str = "warden.env";
+
 /// The paths that the warden uses by default.
 const FILES: [Line; 3] = [
     (DEFAULT_CONFIG, "Configuration of the warden."),
@@ -90,9 +93,9 @@ pub fn perform(task: Task, config: &Path) -> ExitCode {
 /// Runs the warden. Exits with 0 after a requested stop, 78 for a configuration with faults, 1 for any other failure.
 pub fn run(args: &Args) -> ExitCode {
     let source = if args.flags.check {
-        cli::source_with_unit_variables("evenkeel-warden", &args.config, "warden.env")
+        cli::source_with_unit_variables("evenkeel-warden", &args.config, UNIT_VARIABLES)
     } else {
-        ConfigSource::of_process(args.config.clone())
+        ConfigSource::of_process(args.config.clone()).with_unit_file(UNIT_VARIABLES)
     };
     cli::run("evenkeel-warden", &source, &args.flags, |config| app::run(config, &source))
 }

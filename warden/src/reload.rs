@@ -86,23 +86,31 @@ impl Reload {
 
     async fn reload(&mut self) {
         self.manager.reloading();
-        let source = self.source.clone();
-        let loaded = tokio::task::spawn_blocking(move || source.load::<Config>()).await;
+        let (source, active) = (self.source.clone(), self.config.clone());
+        let read = move || {
+            let loaded = source.load::<Config>();
+            let is_same = loaded.as_ref().is_ok_and(|config| *config == active);
+            (loaded, source.outdated_variables(is_same))
+        };
+        let (loaded, outdated) = tokio::task::spawn_blocking(read).await.ok().unzip();
         let problem = match loaded {
-            Ok(Ok(config)) => {
+            Some(Ok(config)) => {
                 self.activate(config);
                 ""
             }
-            Ok(Err(faults)) => {
+            Some(Err(faults)) => {
                 let faults = faults.in_one_line();
                 tracing::error!(faults, "the new configuration is invalid; the active one is kept");
                 "; the file has errors and is not active"
             }
-            Err(_) => {
+            None => {
                 tracing::error!("cannot read the configuration; it was not reloaded");
                 "; the file could not be read"
             }
         };
+        if let Some(outdated) = outdated.flatten() {
+            tracing::warn!("configuration: {outdated}");
+        }
         self.manager.ready(&format!("{}{problem}", self.status_line()));
     }
 

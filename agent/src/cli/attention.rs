@@ -10,6 +10,8 @@ use super::times::span;
 const LOG_LINES: usize = 5;
 /// Number of containers named on one line.
 const CONTAINERS: usize = 4;
+/// What brings back the containers of a project.
+const START_PROJECT: &str = "start its project with docker compose";
 /// Where the log begins in the output of a failure.
 const LOG_TITLE: &str = "--- last log lines ---";
 
@@ -56,8 +58,10 @@ fn in_words(status: StatusValue) -> String {
     text.as_str().unwrap_or("unknown").replace('_', " ")
 }
 
+/// Reports whether nothing of the service exists. The containers of one that is watched by its name are not in the record.
 fn has_no_containers(record: &ServiceStatus) -> bool {
-    record.containers.as_ref().is_some_and(Vec::is_empty)
+    let is_gone = || record.healthy.is_none() && record.unhealthy_reason.is_some();
+    record.containers.as_ref().map_or_else(is_gone, Vec::is_empty)
 }
 
 /// Reports whether everything is fine: nothing is down, blocked or left out, the engine answers, and notifications arrive.
@@ -113,7 +117,9 @@ pub(super) fn verdict(record: &ServiceStatus) -> Option<String> {
             Some(failed) => format!("{} failed and was rolled back", failed.image),
             None => format!("{} is blocked", record.blocked.as_deref().unwrap_or("an image")),
         },
-        _ if has_no_containers(record) => "it has no containers".to_owned(),
+        _ if has_no_containers(record) => {
+            record.unhealthy_reason.clone().unwrap_or_else(|| "it has no containers".to_owned())
+        }
         _ => record.unhealthy_reason.clone().unwrap_or_else(|| "it is not healthy".to_owned()),
     })
 }
@@ -224,10 +230,14 @@ fn remedy(record: &ServiceStatus, failed: Option<&FailedUpdate>) -> Vec<String> 
                 format!("or try this one again: evenkeel unblock {name}"),
             ],
         },
-        _ if has_no_containers(record) => vec![
-            "start its project with docker compose".to_owned(),
-            "or remove the service from the configuration".to_owned(),
-        ],
+        _ if has_no_containers(record) => {
+            let make = if record.containers.is_some() {
+                START_PROJECT
+            } else {
+                "make it again, or correct its name"
+            };
+            vec![make.to_owned(), "or remove the service from the configuration".to_owned()]
+        }
         _ => {
             let off = (!record.auto_heal).then(|| "auto_heal is off, so nothing restarts it".to_owned());
             let again =
@@ -340,6 +350,7 @@ mod tests {
             (json!({"status": "deploying", "healthy": false}), true),
             (json!({"status": "unknown"}), true),
             (json!({"status": "unknown", "containers": none}), false),
+            (json!({"status": "unknown", "unhealthy_reason": "there is no container named dns"}), false),
             (json!({"status": "not_found", "healthy": true}), true),
             (json!({"status": "not_found", "healthy": false, "unhealthy_reason": "stopped by hand"}), false),
             (json!({"status": "degraded", "healthy": false}), false),

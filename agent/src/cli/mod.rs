@@ -178,7 +178,7 @@ pub fn run(args: &Args) -> ExitCode {
     let source = if args.flags.check {
         source_with_unit_variables(&args.config)
     } else {
-        ConfigSource::of_process(args.config.clone())
+        ConfigSource::of_process(args.config.clone()).with_unit_file(UNIT_VARIABLES)
     };
     cli::run("evenkeel", &source, &args.flags, |config| app::run(config, &source))
 }

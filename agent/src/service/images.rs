@@ -52,6 +52,9 @@ pub struct ImageMemory {
     /// those built locally, even if the registry no longer has the digest (DECISIONS 9).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub published: Option<Digest>,
+    /// Compose service whose container was made from this image when one last ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compose_service: Option<String>,
     /// Digest that an operator has replaced with another one although the registry has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub declined: Option<Digest>,

@@ -60,6 +60,10 @@ pub struct Durable {
     /// Restart histories of containers that are or were failing, by name.
     #[serde(alias = "patients")]
     pub restart_states: BTreeMap<String, RestartState>,
+    /// Containers that were down when last seen, though nobody had stopped them, by compose service: also one that was removed
+    /// since, as long as its compose service has no other.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub down: BTreeMap<String, String>,
     /// When containers were told to stop through the engine's API, by ID.
     pub stops: StopTimes,
     /// The containers, by ID, that the agent has left stopped after a rollback that has failed. Nobody wants them down.

@@ -192,6 +192,12 @@ impl Reloader {
         }
     }
 
+    /// Returns which variables a reload leaves as they are; `same`: the file has not changed.
+    async fn outdated_variables(&self, same: bool) -> Option<String> {
+        let source = self.deps.source.clone();
+        tokio::task::spawn_blocking(move || source.outdated_variables(same)).await.ok().flatten()
+    }
+
     /// Watches services that were left out and no longer have a fault, because what the file names exists now. A file that was
     /// edited waits for its reload. The same holds for services that keep their names until a deployment has ended.
     async fn retry(&mut self) {
@@ -270,10 +276,12 @@ impl Reloader {
         let Some(changes) = self.replace_services(&config).await else { return Ok(()) };
         notes.extend(changes.notes.iter().cloned());
         notes.extend(losses(&old, &config));
+        let outdated = self.outdated_variables(old.text_hash == config.text_hash).await;
+        notes.extend(outdated.clone());
         let warnings = config.warnings.clone();
         self.deps.active.send_modify(|active| active.config = Arc::new(config));
         let restart = |key| format!("{key}: changed in the file, which needs a restart");
-        self.restart_notices = fixed.iter().map(restart).collect();
+        self.restart_notices = fixed.iter().map(restart).chain(outdated).collect();
         self.warn(warnings);
         self.record_reload(&changes, &channels, &fixed, notes);
         self.check(&changes.fresh);

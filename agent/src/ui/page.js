@@ -13,7 +13,10 @@ const STATUSES = {
   not_watched: { glyph: "✕", look: "is-bad", needs: true, hint: "Its configuration has an error; correct the file and reload it" },
   unknown: { glyph: "·", look: "", hint: "No health data yet" },
 };
-const statusOf = (word) => STATUSES[word] ?? STATUSES.unknown;
+const GONE = { glyph: "▲", look: "is-warn", needs: true, hint: "Its container does not exist" };
+// A container that is watched by its name, and does not exist.
+const isGone = (s) => s.status === "unknown" && Boolean(s.unhealthy_reason);
+const statusOf = (s) => (isGone(s) ? GONE : STATUSES[s.status] ?? STATUSES.unknown);
 const PHASES = { pulling: "Pulling", starting: "Starting", probation: "On probation", rolling_back: "Rolling back", spreading: "Starting beside the old containers", draining: "Draining the old containers", retiring: "Stopping the old containers", soaking: "Serving alone, on probation", settling: "Removing the old containers", quiescing: "Stopping what writes to the data", copying: "Copying the data", restoring: "Putting the data back" };
 const STOPPED = "stopped by hand";
 const KEPT_EVENTS = 50;
@@ -516,7 +519,7 @@ function makeRow(name) {
     tick() { if (record.deploy) deploy.set(record.deploy); },
     update(s) {
       record = s;
-      const status = statusOf(s.status);
+      const status = statusOf(s);
       word.set(status.look, status.glyph, s.status.replaceAll("_", " "));
       setAttribute(word.node, "title", s.status === "unhealthy" && s.unhealthy_reason === STOPPED ? "Stopped by hand" : status.hint);
       setAttribute(node, "class", `${status.needs ? "needs" : status.works ? "working" : ""}${s.deploy ? " deploying" : ""}`);
@@ -526,6 +529,7 @@ function makeRow(name) {
       if (s.exhausted) lines.push(`Given up after ${count(s.restart_failures, "failed restart")}: an operator must act.`);
       else if (s.degraded && s.restart_failures) lines.push(`${count(s.restart_failures, "restart")} so far did not help.`);
       else if (s.status === "unhealthy") lines.push(unwell(s));
+      else if (isGone(s)) lines.push(`${s.unhealthy_reason}.`);
       else if (isDown(s)) lines.push(`The service is down. ${unwell(s)}`);
       if (s.errored) lines.push(s.errored);
       if (s.blocked) lines.push(blockedText(s));
@@ -727,7 +731,7 @@ function putInOrder() {
 
 const FILTERS = [
   ["all", "All", () => true],
-  ["needs", "Need attention", (s) => statusOf(s.status).needs],
+  ["needs", "Need attention", (s) => statusOf(s).needs],
   ...Object.keys(STATUSES).map((word) => [word, word.replaceAll("_", " "), (s) => s.status === word]),
 ];
 const filterOf = (key) => FILTERS.find(([k]) => k === key)[2];
@@ -782,8 +786,8 @@ byId("clear").addEventListener("click", () => {
 
 function summarize() {
   const total = services.length;
-  const needs = services.filter((s) => statusOf(s.status).needs).length;
-  const works = services.filter((s) => statusOf(s.status).works).length;
+  const needs = services.filter((s) => statusOf(s).needs).length;
+  const works = services.filter((s) => statusOf(s).works).length;
   const ok = services.filter((s) => s.status === "ok").length;
   const unknown = total - ok - needs - works;
   const parts = [`${count(ok, "service")} ok`];

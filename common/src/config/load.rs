@@ -1,5 +1,6 @@
 //! Loads and validates a configuration, the same way for every program, at start-up and on reload (SIGHUP).
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::expand::Env;
+use super::environment::UnitFile;
+use super::expand::{self, Env};
 use super::shape::Shape;
 use super::source::ReadError;
 use super::{ConfigErrors, Findings, KeyPath, environment, json, source};
@@ -78,12 +80,13 @@ pub struct ConfigSource {
     path: PathBuf,
     env: Arc<SharedEnv>,
     environment_file: Option<PathBuf>,
+    unit_file: Option<Arc<UnitFile>>,
 }
 
 impl ConfigSource {
     /// The file at `path`, with its variables looked up in `env`.
     pub fn new(path: PathBuf, env: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self { path, env: Arc::new(env), environment_file: None }
+        Self { path, env: Arc::new(env), environment_file: None, unit_file: None }
     }
 
     /// The file at `path`, with its variables looked up in the process environment and then in the service manager's
@@ -100,6 +103,30 @@ impl ConfigSource {
         let set = self.env.clone();
         let env = move |name: &str| set(name).or_else(|| variables.get(name).cloned());
         Ok(Self { environment_file, ..Self::new(self.path.clone(), env) })
+    }
+
+    /// The same file, for a program that is started now and whose unit reads the environment file `name` at each start.
+    #[must_use]
+    pub fn with_unit_file(self, name: &str) -> Self {
+        let unit_file = Some(Arc::new(UnitFile::read(&self.path, name)));
+        Self { unit_file, ..self }
+    }
+
+    /// Returns which variables may have been changed since the start: a reload leaves them as they are. If the environment file
+    /// can't be read, they are those that the configuration names, and only if it is the `same` as before: otherwise the reload
+    /// was for what has changed in it.
+    pub fn outdated_variables(&self, same: bool) -> Option<String> {
+        let file = self.unit_file.as_ref()?;
+        let list = |names: Vec<String>| (!names.is_empty()).then(|| format!("${}", names.join(", $")));
+        if let Some(changed) = file.changed() {
+            let names = list(changed)?;
+            return Some(format!("changed in {}, which needs a restart: {names}", file.path().display()));
+        }
+        let text = source::read(&self.path).ok().filter(|_| same)?;
+        let is_set = |name: &String| expand::is_shown(name) && (self.env)(name).is_some();
+        let named: BTreeSet<String> = expand::names(&text).into_iter().filter(is_set).collect();
+        let names = list(named.into_iter().collect())?;
+        Some(format!("variables keep their values from the start; if one was changed, restart: {names}"))
     }
 
     /// The environment file whose variables are used if they are not set otherwise.
@@ -138,5 +165,35 @@ fn credential(name: &str) -> Option<String> {
 impl fmt::Debug for ConfigSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConfigSource").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_reload_names_the_variables_that_it_leaves_as_they_are_and_shows_no_values() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("warden.json"), r#"{"token": "$X", "url": "${UNSET}", "password": "pa$$Y"}"#).unwrap();
+        fs::write(path("warden.env"), "X=before\nZ=1\n").unwrap();
+        let source =
+            ConfigSource::new(path("warden.json"), |name| (name == "X").then(|| "before".to_owned()));
+        assert_eq!(source.outdated_variables(true), None, "it has no unit");
+        let source = source.with_unit_file("warden.env");
+        assert_eq!(source.outdated_variables(true), None);
+        fs::write(path("warden.env"), "X=after\nZ=1\nW=2\n").unwrap();
+        let expected = format!("changed in {}, which needs a restart: $W, $X", path("warden.env").display());
+        assert_eq!(source.outdated_variables(false), Some(expected));
+
+        // It can't be read.
+        fs::remove_file(path("warden.env")).unwrap();
+        fs::create_dir(path("warden.env")).unwrap();
+        assert_eq!(source.outdated_variables(false), None, "the reload was for something else");
+        let expected = "variables keep their values from the start; if one was changed, restart: $X";
+        assert_eq!(source.outdated_variables(true).as_deref(), Some(expected));
     }
 }

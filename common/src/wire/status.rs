@@ -59,7 +59,8 @@ pub struct ServiceStatus {
     /// Health of the containers; absent until it has been observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthy: Option<bool>,
-    /// Why `healthy` is false, for example `stopped by hand` or `web-1 exited with code 1`; absent otherwise.
+    /// Why `healthy` is false, for example `stopped by hand` or `web-1 exited with code 1`; without `healthy`, that there is no
+    /// container of the name in `container_name`; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unhealthy_reason: Option<String>,
     /// A deployment is in progress, including its probation.

@@ -197,6 +197,26 @@ fn a_reload_adds_changes_and_removes_services() {
 }
 
 #[test]
+fn a_reload_names_the_variables_of_the_unit_that_have_changed_since_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("agent.env"), "A=first\nB=1\n").unwrap();
+    let mut daemon = Daemon::start_in(folder, &json!([]), &[("A", "first"), ("B", "1")]);
+    fs::write(daemon.path("agent.env"), "A=second\nB=1\n").unwrap();
+    daemon.signal(Signal::HUP);
+    daemon.wait("the reload is recorded", |d| d.entry("config_reloaded").is_some());
+    let entry = daemon.entry("config_reloaded").unwrap();
+    let path = daemon.path("agent.env");
+    let expected = format!("changed in {}, which needs a restart: $A", path.display());
+    assert_eq!((&entry["level"], entry["reason"].as_str()), (&json!("warning"), Some(expected.as_str())));
+    let warnings = daemon.get("/health").unwrap()["config_warnings"].to_string();
+    assert!(warnings.contains(&expected), "{warnings}");
+
+    fs::write(&path, "A=first\nB=1\n").unwrap();
+    daemon.signal(Signal::HUP);
+    daemon.wait("the warning is gone", |d| d.get("/health").unwrap().get("config_warnings").is_none());
+}
+
+#[test]
 fn a_start_that_leaves_something_out_is_a_warning_that_says_what_and_why() {
     let mut daemon = Daemon::start(
         &json!([service("a"), { "name": "blog", "compose_files": ["/nonexistent/c.yml"] }]),

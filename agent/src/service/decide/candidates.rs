@@ -192,6 +192,11 @@ impl Service {
             return None;
         }
         let (remote, unsigned) = match comparison {
+            Comparison::Stale { remote } | Comparison::FirstStart { remote }
+                if self.is_lost_image(view, remote, observation) =>
+            {
+                return None;
+            }
             Comparison::Stale { remote } | Comparison::FirstStart { remote } => (remote.clone(), None),
             Comparison::Unsigned => {
                 (view.remote.clone()?, Some(observation.unsigned.get(&view.configured)?.clone()))
@@ -220,6 +225,16 @@ impl Service {
             fleet: self.fleet_hold(&view.configured, &remote),
             digest: remote,
         })
+    }
+
+    /// Whether the engine has lost the image that ran here last, and this is its digest: its start is no update. Whether it
+    /// counts as signed is judged as ever.
+    fn is_lost_image(&self, view: &ImageView, remote: &Digest, observation: &Observation) -> bool {
+        let memory = self.durable.images.get(&view.configured);
+        memory.published.as_ref() == Some(remote)
+            && !memory.failed_before(remote)
+            && self.is_first_start(view, observation)
+            && self.played_back(view, remote, observation).is_none()
     }
 
     /// Why the signature of a digest is none for today.

@@ -237,8 +237,16 @@ impl Service {
             .or_else(|| self.unused())
     }
 
-    /// Takes over where the project was started from, and how its definition differs from what runs.
+    /// Takes over where the project was started from, which compose service uses each image, and how the definition differs from
+    /// what runs.
     fn follow_definition(&mut self, observation: &Observation) {
+        for view in &observation.images {
+            let mut live =
+                observation.containers.iter().filter(|c| c.is_live() && c.is_made_from(&view.from));
+            if let Some(user) = live.next().filter(|user| !user.compose_service.is_empty()) {
+                self.durable.images.of(&view.configured).compose_service = Some(user.compose_service.clone());
+            }
+        }
         if let Some(origin) = Origin::of(&observation.containers, &self.config.compose_files) {
             self.durable.origin = Some(origin);
             let project = self.config.project();

@@ -11,6 +11,7 @@ use crate::service::event::{Event, NoRemedy};
 use crate::service::health::assess::{Stops, Symptom, Trouble};
 use crate::service::health::gap::{Engine, Sight};
 use crate::service::health::healer as heal;
+use crate::service::health::restart_state::RestartState;
 use crate::service::{Durable, ENGINE_RETRY, Service};
 
 /// Events come in bursts: they are covered by one inspection this long after the first.
@@ -281,6 +282,14 @@ impl Service {
         let ends = heal::Ends { exit_codes: &self.known.exit_codes, stops };
         let restart_states = &mut durable.restart_states;
         let found = self.healer.look(restart_states, &own, ends, &self.restarting, &self.config, now);
+        // A project that is gone was taken down.
+        let is_gone = |service: &str| containers.iter().all(|c| c.compose_service != service);
+        durable.down.retain(|service, _| !containers.is_empty() && is_gone(service));
+        let has_ended = |c: &&Container| {
+            !c.is_live() && durable.restart_states.get(&c.name).is_some_and(RestartState::has_ended)
+        };
+        let down = own.iter().filter(has_ended).filter(|c| !c.compose_service.is_empty());
+        durable.down.extend(down.map(|c| (c.compose_service.clone(), c.name.clone())));
         for event in found.events {
             self.emit(event, now);
         }

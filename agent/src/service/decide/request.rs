@@ -20,6 +20,7 @@ impl Service {
     /// A user acts on this service: resets the healer's limits (DECISIONS 5) and retries a failed rollback.
     pub(in crate::service) fn on_manual_action(&mut self) {
         restart_state::reset_backoff(&mut self.durable.restart_states);
+        self.durable.down.clear();
         self.retry_rollback = self.durable.rollback_failed;
     }
 

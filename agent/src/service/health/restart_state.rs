@@ -76,6 +76,11 @@ impl RestartState {
         Self { last_restart, restarted, told_at, ..Self::default() }
     }
 
+    /// Whether it is certain that its process has ended although nobody has stopped it. It may have been started since.
+    pub(in crate::service) fn has_ended(&self) -> bool {
+        self.problem.as_ref().is_some_and(|problem| problem.said && problem.ended)
+    }
+
     /// Whether the healer gave up on the container, which is not healthy.
     pub(in crate::service) fn is_given_up(&self) -> bool {
         self.exhausted && self.problem.is_some()

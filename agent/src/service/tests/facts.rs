@@ -422,3 +422,25 @@ fn the_status_tells_jobs_that_are_done_from_services_that_are_not_running() {
         }
     }
 }
+
+#[test]
+fn the_status_says_that_a_container_which_is_watched_by_its_name_does_not_exist() {
+    let by_name = || ServiceConfig {
+        container_name: Some("pihole".into()),
+        compose_project: None,
+        compose_files: Vec::new(),
+        images: Vec::new(),
+        auto_update: false,
+        ..config()
+    };
+    let reason = |scenario: &Scenario| scenario.record().unhealthy_reason;
+    let mut scenario = Scenario::of(by_name());
+    assert_eq!(reason(&scenario), None, "not looked yet");
+    assert_eq!(reason(scenario.look(&[&running("pihole")])), None);
+    scenario.look(&[]);
+    let record = scenario.record();
+    assert_eq!(record.unhealthy_reason.as_deref(), Some("there is no container named pihole"));
+    assert_eq!((record.status, record.healthy), (StatusValue::Unknown, None));
+    assert_eq!(reason(Scenario::of(config()).look(&[])), None, "its record lists no containers");
+    assert_eq!(reason(Scenario::of(ServiceConfig { silent: true, ..by_name() }).look(&[])), None);
+}

@@ -88,9 +88,13 @@ fn a_configured_image_whose_tag_is_another_one_in_the_compose_file_is_named_in_a
     }
     let stopped = Container { state: State::Exited, ..db("postgres:16") };
     let other_of_web = Container { config_image: IMAGE.into(), ..running("worker") };
-    for others in [vec![&db(DB)], vec![&db("mysql:9")], vec![&stopped], vec![&other_of_web], vec![]] {
+    for others in [vec![&db("mysql:9")], vec![&stopped], vec![&other_of_web], vec![], vec![&db(DB)]] {
         assert_eq!(warnings(&[vec![&web], others.clone()].concat()), [""; 0], "{others:?}");
     }
+    // The compose service ran the configured image, and runs another one now.
+    assert!(warnings(&[&web, &db("mysql:9")])[0].contains("db is made from mysql:9"));
+    let unlisted = Container { config_image: "mysql:9".into(), ..running("cache") };
+    assert_eq!(warnings(&[&web, &unlisted]), [""; 0], "the database was removed");
 }
 
 #[test]

@@ -63,6 +63,23 @@ fn a_gate_holds_the_first_start_too() {
     starts_with_digest(&mut scenario);
 }
 
+#[test]
+fn a_gate_does_not_hold_the_start_of_the_digest_that_ran_here_before_the_engine_lost_its_images() {
+    let update = Arc::new(UpdateConfig { approve: true, ..Default::default() });
+    for (ran, starts) in [('1', true), ('2', false)] {
+        let update = Some(update.clone());
+        let mut scenario = Scenario::of(ServiceConfig { auto_start: true, update, ..config() });
+        scenario.service.durable.images.of(IMAGE).published = Some(digest(ran));
+        scenario.check(observed('1', &[], &[]));
+        assert_eq!(scenario.record().waiting.is_none(), starts, "{ran}");
+        if starts {
+            starts_with_digest(&mut scenario);
+        } else {
+            assert_eq!(scenario.act(), None);
+        }
+    }
+}
+
 /// Exactly digest 1 is pulled before the whole project is brought up. Compose may still pull the images of others.
 fn starts_with_digest(scenario: &mut Scenario) {
     let step = scenario.act();

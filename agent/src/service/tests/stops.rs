@@ -197,3 +197,47 @@ fn the_removal_of_a_container_that_was_known_to_be_down_is_no_crash() {
     scenario.at(500).event("id-a", EventKind::Destroy).look(&[]);
     assert_eq!(scenario.kinds(), []);
 }
+
+#[test]
+fn a_service_whose_container_was_removed_while_it_was_down_stays_unhealthy_until_it_has_another_or_a_person_acts()
+ {
+    let (web, db) = (running("web"), exited("db", 1));
+    let pruned = || {
+        let mut scenario = Scenario::of(ServiceConfig { heal_max_restarts: 0, ..config() });
+        scenario.at(10).event("id-db", EventKind::Die { exit_code: 1 });
+        scenario.look(&[&web, &db]).at(20).look(&[&web, &db]);
+        assert_eq!(scenario.status(), StatusValue::Exhausted);
+        scenario.at(500).event("id-db", EventKind::Destroy).look(&[&web]);
+        let record = scenario.record();
+        assert_eq!((record.status, record.exhausted), (StatusValue::Unhealthy, false));
+        let reason = "db was down when it was removed: bring up compose service db";
+        assert_eq!(record.unhealthy_reason.as_deref(), Some(reason));
+        scenario
+    };
+    let mut again = pruned();
+    assert_eq!(again.at(600).look(&[&web, &running("db")]).status(), StatusValue::Ok);
+    assert_eq!(again.at(601).look(&[&web]).status(), StatusValue::Ok, "one that runs may be removed");
+    let mut taken_down = pruned();
+    assert_eq!(taken_down.at(600).look(&[]).look(&[&web]).status(), StatusValue::Ok);
+    let mut triggered = pruned();
+    triggered.service.handle_request(ServiceRequest::Unblock, triggered.now);
+    assert_eq!(triggered.look(&[&web]).status(), StatusValue::Ok);
+}
+
+#[test]
+fn a_container_that_was_stopped_or_runs_again_may_be_removed() {
+    let web = running("web");
+    let mut scenario = Scenario::of(config());
+    scenario.at(10).look(&[&web, &running("db")]).event("id-db", EventKind::Stop);
+    scenario.event("id-db", EventKind::Die { exit_code: 1 }).look(&[&web, &exited("db", 1)]).at(20);
+    scenario.look(&[&web, &exited("db", 1)]).look(&[&web]);
+    assert_eq!(scenario.status(), StatusValue::Ok);
+    // It has crashed, and runs again; whether it goes on is not known yet.
+    let api = exited("api", 1);
+    scenario.at(30).event("id-api", EventKind::Die { exit_code: 1 });
+    scenario.look(&[&web, &api]).at(40).look(&[&web, &api]);
+    assert_eq!(scenario.status(), StatusValue::Degraded);
+    let started_at = scenario.seconds(41);
+    scenario.at(42).look(&[&web, &Container { started_at, ..running("api") }]).look(&[&web]);
+    assert_eq!(scenario.status(), StatusValue::Ok);
+}

@@ -95,7 +95,7 @@ impl Service {
             auto_start: config.auto_start,
             auto_heal: config.auto_heal,
             healthy: health.as_ref().map(Result::is_ok),
-            unhealthy_reason: health.and_then(Result::err),
+            unhealthy_reason: health.and_then(Result::err).or_else(|| self.lacks_container()),
             deploying: self.is_deploying(),
             degraded: self.is_healing(),
             exhausted: durable.restart_states.values().any(RestartState::is_given_up),
@@ -233,8 +233,8 @@ impl Service {
         (!files.is_empty()).then(|| wording::made_from_elsewhere(&files.join(", ")))
     }
 
-    /// Warnings about configured images that no container uses, while one runs that was created from another tag: the compose
-    /// file names that by now, and the configuration does not.
+    /// Warnings about configured images that no container uses, while one runs that was created from another tag, or from another
+    /// image for the same compose service: the compose file names that by now, and the configuration does not.
     fn retagged(&self) -> Vec<String> {
         let compared = self.config().auto_update && self.config().can_deploy();
         let seen = self.known.observation.as_deref().filter(|seen| compared && seen.swarm.is_none());
@@ -246,16 +246,30 @@ impl Service {
                 return None;
             }
             let repository = &view.reference.repository;
+            let user = self.durable().images.get(&view.configured).compose_service.as_ref();
+            let is_listed = |c: &Container| {
+                let mut of_others = self.siblings().flat_map(|other| &other.images);
+                seen.images.iter().any(|configured| is_of(c, configured))
+                    || of_others.any(|image| c.is_made_from(&image.reference))
+            };
             let is_other = |c: &&Container| {
                 c.is_live()
                     && Reference::parse(&c.config_image)
-                        .is_ok_and(|made_from| made_from.repository == *repository)
-                    && !seen.images.iter().any(|configured| is_of(c, configured))
+                        .is_ok_and(|of| of.repository == *repository || user == Some(&c.compose_service))
+                    && !is_listed(c)
             };
             let other = seen.containers.iter().find(is_other)?;
             Some(wording::retagged(&view.configured, &other.name, &other.config_image))
         };
         seen.images.iter().filter_map(warning).collect()
+    }
+
+    /// Why nothing is known of a container that is watched by its name: there is none of that name.
+    fn lacks_container(&self) -> Option<String> {
+        let config = self.config();
+        let is_by_name = config.compose_project.is_none() && !config.silent;
+        let name = config.container_name.as_deref().filter(|_| is_by_name)?;
+        self.known.containers.as_ref().is_some_and(|all| all.is_empty()).then(|| wording::no_container(name))
     }
 
     /// Whether all containers are healthy, or which are not. A healthy container never hides a failing one.
@@ -273,7 +287,10 @@ impl Service {
             let is_cut_off = matches!(of, Condition::Failing(_)) && is_cut_off(container, &self.config);
             Some(wording::with_remedy(reason, is_cut_off.then_some(NoRemedy::CutOff)))
         };
-        let unhealthy: Vec<String> = all.iter().filter_map(reason).collect();
+        let is_gone = |service: &str| containers.iter().all(|c| c.compose_service != service);
+        let removed = self.durable().down.iter().filter(|(service, _)| is_gone(service));
+        let removed = removed.map(|(service, name)| wording::removed_while_down(name, service));
+        let unhealthy: Vec<String> = all.iter().filter_map(reason).chain(removed).collect();
         if !unhealthy.is_empty() {
             return Some(Err(unhealthy.join(", ")));
         }

@@ -192,6 +192,16 @@ pub(in crate::service) fn unhealthy_reason(container: &Container, condition: &Co
     Some(format!("{} {how}", container.name))
 }
 
+/// Why a compose service without a container is unhealthy.
+pub(in crate::service) fn removed_while_down(container: &str, compose_service: &str) -> String {
+    format!("{container} was down when it was removed: bring up compose service {compose_service}")
+}
+
+/// Why nothing is known of a container that is watched by its name.
+pub(in crate::service) fn no_container(name: &str) -> String {
+    format!("there is no container named {name}")
+}
+
 /// Warning about a container that is managed elsewhere (DECISIONS 9).
 pub(in crate::service) fn managed(container: &str, manager: &Manager) -> String {
     format!("container {container} is managed by {manager}: it is neither updated nor healed here")

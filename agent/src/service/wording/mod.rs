@@ -29,8 +29,8 @@ use crate::service::input::StepResult;
 use crate::service::rollout::plan::{Cause, ImageChange, Plan};
 use crate::service::rollout::probation::{Failure, Interference, Reason};
 pub(super) use crate::service::wording::container::{
-    STOPPED_BY_HAND, interference, managed, note, probe_names_no_service, probed, rejection, trouble,
-    unhealthy_reason, with_remedy,
+    STOPPED_BY_HAND, interference, managed, no_container, note, probe_names_no_service, probed, rejection,
+    removed_while_down, trouble, unhealthy_reason, with_remedy,
 };
 pub(crate) use crate::service::wording::definition::{
     add_networks, compose_command, keep_or_drop, write_down,

@@ -225,9 +225,11 @@ impl Inner {
             if let Some(config) = config.as_ref().filter(|_| is_new) {
                 self.check_asked(config, plan, change);
             }
-            // What was proven before needs no gate.
+            // What was proven before needs no gate, nor does what ran before the engine lost it.
             let is_back = matches!(plan.cause, Cause::GoBack(_));
-            if config.is_some() && is_new && !is_back {
+            let is_restart =
+                !plan.before.iter().any(|was| was.live) && self.truth.gated.allowed.contains(&change.digest);
+            if config.is_some() && is_new && !is_back && !is_restart {
                 // The decision was made shortly before it was written.
                 let before = self.now - SignedDuration::from_secs(2);
                 let hold = |now| self.any_holds(&tag, &change.digest, asker, now);
