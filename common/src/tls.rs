@@ -124,8 +124,8 @@ pub fn describe(refused: &CertificateError) -> String {
         // ring has fewer algorithms than Go's TLS, and with it the engine.
         CertificateError::UnsupportedSignatureAlgorithmContext { .. }
         | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
-            "its signature algorithm is not supported (ECDSA with P-521 or SHA-512, for example); P-256 and P-384 with \
-             SHA-256 or SHA-384, Ed25519, and RSA are"
+            "its signature algorithm is not supported (SHA-1, or ECDSA with P-521 or SHA-512, for example); P-256 and \
+             P-384 with SHA-256 or SHA-384, Ed25519, and RSA with SHA-2 are"
         }
         other if is_ca_of_a_server(other) => {
             "it is a CA's own certificate, which is not valid for a server (a self-signed one made without \

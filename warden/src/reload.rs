@@ -109,7 +109,7 @@ impl Reload {
             }
         };
         if let Some(outdated) = outdated.flatten() {
-            tracing::warn!("configuration: {outdated}");
+            tracing::warn!("configuration: {}", outdated.text);
         }
         self.manager.ready(&format!("{}{problem}", self.status_line()));
     }

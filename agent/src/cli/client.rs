@@ -399,7 +399,8 @@ fn salvaged(api: &Value) -> Option<String> {
 fn of_warden(file: &Value, path: &Path) -> Option<(String, BasePath)> {
     let api = &file["api"];
     let is_unread = file.is_null() && path.ends_with("warden.json");
-    if file.get("agents").is_none() && api.get("token").is_none() && !is_unread {
+    let has_token = api.get("token").is_some() && file.get("services").is_none();
+    if file.get("agents").is_none() && !has_token && !is_unread {
         return None;
     }
     // A port may also be a number.

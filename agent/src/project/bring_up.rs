@@ -242,11 +242,14 @@ async fn profiles(
 ) -> BTreeSet<String> {
     let required = model.map(|model| present::required_profiles(containers, model, up_mode.services()));
     let required = required.unwrap_or_default();
-    // Compose may know them from COMPOSE_PROFILES, which would no longer count.
-    if required.is_empty() || compose.active_services(project).await.is_ok() {
-        return BTreeSet::new();
+    if required.is_empty() {
+        return required;
     }
-    required
+    // Compose may know them from COMPOSE_PROFILES, which would no longer count.
+    match compose.active_services(project).await {
+        Ok(active) if up_mode.services().iter().all(|name| active.contains(name)) => BTreeSet::new(),
+        _ => required,
+    }
 }
 
 /// The compose services with hooks.

@@ -48,6 +48,9 @@ pub(super) async fn leave_out(
     let needed = present::dependencies(model, all, containers);
     let mut notes = Vec::new();
     for (container, need) in spared {
+        if all.is_empty() {
+            return Err(would_end((*container, *need)));
+        }
         let service = &container.compose_service;
         let (is_needed, is_for_others) = (needed.contains(service), *need == Need::ForOthers);
         if is_needed || is_for_others {
@@ -56,21 +59,13 @@ pub(super) async fn leave_out(
             let own = std::slice::from_ref(service);
             let comparison =
                 Comparison::read(world, project, model, own, std::slice::from_ref(*container)).await?;
-            let is_same = if is_for_others {
-                comparison.differences(own, |_, _| false).is_empty()
-            } else {
-                comparison.is_exact(service)
-            };
-            let is_left_alone = is_same && !start.tags.iter().any(is_moved);
+            let is_left_alone = comparison.is_exact(service) && !start.tags.iter().any(is_moved);
             if is_needed && !is_left_alone {
                 return Err(would_end((*container, *need)));
             }
             if is_for_others && is_left_alone && start.up_mode != UpMode::All {
                 continue;
             }
-        }
-        if all.is_empty() {
-            return Err(would_end((*container, *need)));
         }
         notes.push(format!(
             "{}, {need}, was left as it is, because compose would stop it and {}. {}",

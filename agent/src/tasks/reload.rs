@@ -10,6 +10,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_common::config::OutdatedVariables;
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::systemd::ServiceManager;
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
@@ -193,7 +194,7 @@ impl Reloader {
     }
 
     /// Returns which variables a reload leaves as they are; `same`: the file has not changed.
-    async fn outdated_variables(&self, same: bool) -> Option<String> {
+    async fn outdated_variables(&self, same: bool) -> Option<OutdatedVariables> {
         let source = self.deps.source.clone();
         tokio::task::spawn_blocking(move || source.outdated_variables(same)).await.ok().flatten()
     }
@@ -277,7 +278,8 @@ impl Reloader {
         notes.extend(changes.notes.iter().cloned());
         notes.extend(losses(&old, &config));
         let outdated = self.outdated_variables(old.text_hash == config.text_hash).await;
-        notes.extend(outdated.clone());
+        notes.extend(outdated.iter().map(|outdated| outdated.text.clone()));
+        let outdated = outdated.filter(|outdated| outdated.is_certain).map(|outdated| outdated.text);
         let warnings = config.warnings.clone();
         self.deps.active.send_modify(|active| active.config = Arc::new(config));
         let restart = |key| format!("{key}: changed in the file, which needs a restart");

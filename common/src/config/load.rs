@@ -83,6 +83,15 @@ pub struct ConfigSource {
     unit_file: Option<Arc<UnitFile>>,
 }
 
+/// Variables that a reload leaves as they are.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OutdatedVariables {
+    /// Their names, with what to do.
+    pub text: String,
+    /// Whether they are known to have changed.
+    pub is_certain: bool,
+}
+
 impl ConfigSource {
     /// The file at `path`, with its variables looked up in `env`.
     pub fn new(path: PathBuf, env: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
@@ -115,18 +124,26 @@ impl ConfigSource {
     /// Returns which variables may have been changed since the start: a reload leaves them as they are. If the environment file
     /// can't be read, they are those that the configuration names, and only if it is the `same` as before: otherwise the reload
     /// was for what has changed in it.
-    pub fn outdated_variables(&self, same: bool) -> Option<String> {
+    pub fn outdated_variables(&self, same: bool) -> Option<OutdatedVariables> {
         let file = self.unit_file.as_ref()?;
-        let list = |names: Vec<String>| (!names.is_empty()).then(|| format!("${}", names.join(", $")));
+        // What has no variable's name may be the last line of a value.
+        let shown =
+            |name: String| if expand::is_shown(&name) { format!("${name}") } else { "others".to_owned() };
+        let list = |names: Vec<String>| {
+            let shown: BTreeSet<String> = names.into_iter().map(shown).collect();
+            (!shown.is_empty()).then(|| shown.into_iter().collect::<Vec<_>>().join(", "))
+        };
         if let Some(changed) = file.changed() {
-            let names = list(changed)?;
-            return Some(format!("changed in {}, which needs a restart: {names}", file.path().display()));
+            let text =
+                format!("changed in {}, which needs a restart: {}", file.path().display(), list(changed)?);
+            return Some(OutdatedVariables { text, is_certain: true });
         }
         let text = source::read(&self.path).ok().filter(|_| same)?;
-        let is_set = |name: &String| expand::is_shown(name) && (self.env)(name).is_some();
-        let named: BTreeSet<String> = expand::names(&text).into_iter().filter(is_set).collect();
-        let names = list(named.into_iter().collect())?;
-        Some(format!("variables keep their values from the start; if one was changed, restart: {names}"))
+        let named = expand::names(&text).into_iter().filter(|name| (self.env)(name).is_some());
+        let names = list(named.collect())?;
+        let text =
+            format!("variables keep their values from the start; if one was changed, restart: {names}");
+        Some(OutdatedVariables { text, is_certain: false })
     }
 
     /// The environment file whose variables are used if they are not set otherwise.
@@ -184,16 +201,19 @@ mod tests {
             ConfigSource::new(path("warden.json"), |name| (name == "X").then(|| "before".to_owned()));
         assert_eq!(source.outdated_variables(true), None, "it has no unit");
         let source = source.with_unit_file("warden.env");
-        assert_eq!(source.outdated_variables(true), None);
-        fs::write(path("warden.env"), "X=after\nZ=1\nW=2\n").unwrap();
-        let expected = format!("changed in {}, which needs a restart: $W, $X", path("warden.env").display());
-        assert_eq!(source.outdated_variables(false), Some(expected));
+        let outdated = |same: bool| source.outdated_variables(same).map(|one| (one.text, one.is_certain));
+        assert_eq!(outdated(true), None);
+        // The last line of a value may look like a name.
+        fs::write(path("warden.env"), "X=after\nZ=1\nW=2\nMIIe=\n").unwrap();
+        let expected =
+            format!("changed in {}, which needs a restart: $W, $X, others", path("warden.env").display());
+        assert_eq!(outdated(false), Some((expected, true)));
 
         // It can't be read.
         fs::remove_file(path("warden.env")).unwrap();
         fs::create_dir(path("warden.env")).unwrap();
-        assert_eq!(source.outdated_variables(false), None, "the reload was for something else");
+        assert_eq!(outdated(false), None, "the reload was for something else");
         let expected = "variables keep their values from the start; if one was changed, restart: $X";
-        assert_eq!(source.outdated_variables(true).as_deref(), Some(expected));
+        assert_eq!(outdated(true), Some((expected.to_owned(), false)));
     }
 }

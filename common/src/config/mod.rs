@@ -29,7 +29,7 @@ pub mod load;
 pub mod shape;
 pub mod source;
 
-pub use load::{ConfigSource, Configuration, Extent};
+pub use load::{ConfigSource, Configuration, Extent, OutdatedVariables};
 
 /// A location in the file, for example `services[2].compose_files[0]`. Empty for the file itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -288,7 +288,7 @@ pub fn unread_list(tree: &Value, name: &str, findings: &Findings) -> Option<Stri
     let is_misspelt = |key: &&String| {
         key.as_str() != name
             && key.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && (is_spelling(key, name) || is_spelling(key, name.trim_end_matches('s')))
+            && (is_spelling(key, name) || strsim::damerau_levenshtein(&key.to_lowercase(), name) <= 1)
     };
     let key = lists.map(|(key, _)| key).find(is_misspelt)?;
     Some(format!("{}: is not a known key; did you mean \"{name}\"?", KeyPath::root().key(key)))
@@ -354,6 +354,7 @@ mod tests {
         };
         for (text, reason) in [
             (r#"{"agents": [1], "agents": [2]}"#, "agents: is given more than once"),
+            (r#"{"agens": [1]}"#, "agens: is not a known key; did you mean \"agents\"?"),
             (r#"{"agent": [1]}"#, "agent: is not a known key; did you mean \"agents\"?"),
             (r#"{"Agents": [1], "agents": [2]}"#, "Agents: is not a known key; did you mean \"agents\"?"),
         ] {

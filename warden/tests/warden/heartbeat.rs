@@ -132,54 +132,68 @@ async fn local_agent() -> (MockServer, u16) {
     (server, port)
 }
 
+/// A heartbeat of two agents whose names nobody knows, and of a third one.
+struct Beating {
+    collector: Arc<Collector>,
+    tasks: TaskSet,
+    stop: CancellationToken,
+}
+
+impl Beating {
+    const AGENTS: [&str; 3] = ["one", "two", "third"];
+
+    fn start(third: String, pause: Duration) -> Self {
+        let (collector, collecting) = new_collector(&Self::AGENTS, in_memory());
+        let (tasks, stop) = (TaskSet::new(), CancellationToken::new());
+        tasks.spawn("collector", collecting.run(stop.clone()));
+        let unknown = |name: &str| format!("http://{name}.invalid:9090");
+        let agents = [("one", unknown("one"), "t"), ("two", unknown("two"), "u"), ("third", third, "v")];
+        let heartbeat = Heartbeat::new(support::config(&agents, &stop), collector.clone()).unwrap();
+        tasks.spawn("heartbeat", heartbeat.every(pause).run(stop.clone()));
+        Self { collector, tasks, stop }
+    }
+
+    fn online(&self) -> [Option<bool>; 3] {
+        Self::AGENTS.map(|id| state_of(&self.collector.machine_records(), id).online)
+    }
+
+    async fn are_offline(&self) {
+        eventually("the others are offline", || self.online() == [Some(false), Some(false), Some(true)])
+            .await;
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        self.tasks.finish(Duration::ZERO).await;
+    }
+}
+
 /// The warden's machine has lost its network or its resolver. An agent on the same machine still answers.
 #[tokio::test]
 async fn agents_whose_names_cannot_be_looked_up_are_not_offline_at_once_without_a_network() {
     let (server, port) = local_agent().await;
-    let ids = ["one", "two", "local"];
-    let (collector, collecting) = new_collector(&ids, in_memory());
-    let (tasks, stop) = (TaskSet::new(), CancellationToken::new());
-    tasks.spawn("collector", collecting.run(stop.clone()));
-    let agents = [
-        ("one", "http://one.invalid:9090".to_owned(), "t"),
-        ("two", "http://two.invalid:9090".to_owned(), "u"),
-        ("local", format!("http://127.0.0.1:{port}"), "v"),
-    ];
-    let heartbeat = Heartbeat::new(support::config(&agents, &stop), collector.clone()).unwrap();
-    tasks.spawn("heartbeat", heartbeat.every(Duration::from_secs(2)).run(stop.clone()));
-    let online = || ids.map(|id| state_of(&collector.machine_records(), id).online);
-    while server.received_requests().await.unwrap().len() < 2 {
+    let beating = Beating::start(format!("http://127.0.0.1:{port}"), Duration::from_secs(2));
+    loop {
+        let seen = beating.online();
+        if server.received_requests().await.unwrap().len() >= 3 {
+            break;
+        }
+        assert_eq!(seen[..2], [None, None], "before the third round");
         sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(online(), [None, None, Some(true)], "after the first round");
-    eventually("the others are offline", || online() == [Some(false), Some(false), Some(true)]).await;
-    assert!(server.received_requests().await.unwrap().len() > 3, "after three rounds");
-    stop.cancel();
-    tasks.finish(Duration::ZERO).await;
+    beating.are_offline().await;
+    beating.stop().await;
 }
 
 #[tokio::test]
 async fn an_agent_whose_name_cannot_be_looked_up_is_offline_at_once_if_others_answer() {
     let (_server, port) = local_agent().await;
-    let ids = ["one", "two", "reachable"];
-    let (collector, collecting) = new_collector(&ids, in_memory());
-    let (tasks, stop) = (TaskSet::new(), CancellationToken::new());
-    tasks.spawn("collector", collecting.run(stop.clone()));
-    let agents = [
-        ("one", "http://one.invalid:9090".to_owned(), "t"),
-        ("two", "http://two.invalid:9090".to_owned(), "u"),
-        // Leads to this machine, but not by a loopback address.
-        ("reachable", format!("http://0.0.0.0:{port}"), "v"),
-    ];
-    let heartbeat = Heartbeat::new(support::config(&agents, &stop), collector.clone()).unwrap();
-    // There is no second round.
-    tasks.spawn("heartbeat", heartbeat.every(Duration::from_hours(1)).run(stop.clone()));
-    let online = || ids.map(|id| state_of(&collector.machine_records(), id).online);
-    eventually("the others are offline", || online() == [Some(false), Some(false), Some(true)]).await;
-    let reason = state_of(&collector.machine_records(), "one").reason.clone().unwrap();
+    // It leads to this machine, but not by a loopback address. There is no second round.
+    let beating = Beating::start(format!("http://0.0.0.0:{port}"), Duration::from_hours(1));
+    beating.are_offline().await;
+    let reason = state_of(&beating.collector.machine_records(), "one").reason.clone().unwrap();
     assert!(reason.starts_with("cannot connect: "), "{reason}");
-    stop.cancel();
-    tasks.finish(Duration::ZERO).await;
+    beating.stop().await;
 }
 
 /// More agents than can be probed at once: each is probed in turn, and none is offline because it had to wait.

@@ -191,7 +191,7 @@ mod tests {
         };
         let text = tls_description(&rustls::Error::InvalidCertificate(why));
         let start = "its TLS certificate is refused: its signature algorithm is not supported";
-        assert!(text.starts_with(start) && text.ends_with("and RSA are"), "{text}");
+        assert!(text.starts_with(start) && text.ends_with("and RSA with SHA-2 are"), "{text}");
     }
 
     #[test]

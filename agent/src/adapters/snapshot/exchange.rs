@@ -41,10 +41,6 @@ pub(super) fn undo(place: &Place, copied: FolderId) -> Result<(), SnapshotError>
     }
     let left = if aside.exists() { aside } else { copy };
     if !is_copy(left, place, copied)? && !exchange(left, live)? {
-        // The copy has taken the place of the folder before something was mounted on it.
-        if !copy.exists() && is_copy(live, place, copied)? {
-            copy::complete(live, copy, &Report::to_the_end())?;
-        }
         clear(live)?;
         copy::contents(left, live, &Report::to_the_end())?;
         // The data is in the folder again. A later run must not take a part of what was set aside for all of it.

@@ -86,26 +86,23 @@ fn unused_images(facts: &Facts<'_>) -> Vec<Finding> {
     images
         .filter(|(_, reference)| !is_used(reference) && !of_files(reference))
         .map(|(image, reference)| {
-            if is_mounted(&reference) {
-                let words = Words {
-                    what: format!("{reference} is only mounted (type: image)"),
-                    why: "a new one is pulled, but only containers that are made from it are recreated",
-                    remedy: format!(
-                        "take it out of \"images\" of {}, and recreate the containers that mount it by hand",
-                        facts.config.name
+            let service = &facts.config.name;
+            let (what, why, remedy) = if is_mounted(&reference) {
+                (
+                    format!("{reference} is only mounted (type: image)"),
+                    "a new one is pulled, but only containers that are made from it are recreated",
+                    format!(
+                        "take it out of \"images\" of {service}, and recreate the containers that mount it by hand"
                     ),
-                };
-                return words.warning(AREA, image.configured.as_str());
-            }
-            let words = Words {
-                what: format!("no container uses {reference}"),
-                why: "its updates have no effect, and the running image may not be watched",
-                remedy: format!(
-                    "write the image in \"images\" of {} exactly as in the compose file",
-                    facts.config.name
-                ),
+                )
+            } else {
+                (
+                    format!("no container uses {reference}"),
+                    "its updates have no effect, and the running image may not be watched",
+                    format!("write the image in \"images\" of {service} exactly as in the compose file"),
+                )
             };
-            words.warning(AREA, image.configured.as_str())
+            Words { what, why, remedy }.warning(AREA, image.configured.as_str())
         })
         .collect()
 }

@@ -1,5 +1,6 @@
 //! Container inspections: input for the rollout on probation, or for the healer.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,6 +104,10 @@ impl Service {
         let stops = [&self.durable.stops, &self.durable.engine_stops];
         let is_stopped = stops.into_iter().filter_map(|stops| stops.get(id)).any(is_of_this_run);
         let is_stopped = is_stopped || self.restarting.contains(&container.name);
+        let restart = self.durable.restart_states.get(&container.name);
+        if restart.is_some_and(RestartState::has_ended_its_service) {
+            return;
+        }
         if exit_code == 0 && !is_stopped && (!container.served || container.restart_policy.is_endless()) {
             self.durable.finished.insert(id.to_owned());
         }
@@ -282,6 +287,10 @@ impl Service {
         let ends = heal::Ends { exit_codes: &self.known.exit_codes, stops };
         let restart_states = &mut durable.restart_states;
         let found = self.healer.look(restart_states, &own, ends, &self.restarting, &self.config, now);
+        let is_other = |(name, _): &(String, PathBuf)| self.config.compose_project.as_ref() != Some(name);
+        if durable.origin_of.as_ref().is_some_and(is_other) {
+            durable.down.clear();
+        }
         // A project that is gone was taken down.
         let is_gone = |service: &str| containers.iter().all(|c| c.compose_service != service);
         durable.down.retain(|service, _| !containers.is_empty() && is_gone(service));

@@ -210,7 +210,8 @@ fn a_service_whose_container_was_removed_while_it_was_down_stays_unhealthy_until
         scenario.at(500).event("id-db", EventKind::Destroy).look(&[&web]);
         let record = scenario.record();
         assert_eq!((record.status, record.exhausted), (StatusValue::Unhealthy, false));
-        let reason = "db was down when it was removed: bring up compose service db";
+        let reason = "db was down when it was removed: bring up compose service db, or unblock the service if it is not \
+                      wanted any more";
         assert_eq!(record.unhealthy_reason.as_deref(), Some(reason));
         scenario
     };

@@ -194,7 +194,10 @@ pub(in crate::service) fn unhealthy_reason(container: &Container, condition: &Co
 
 /// Why a compose service without a container is unhealthy.
 pub(in crate::service) fn removed_while_down(container: &str, compose_service: &str) -> String {
-    format!("{container} was down when it was removed: bring up compose service {compose_service}")
+    format!(
+        "{container} was down when it was removed: bring up compose service {compose_service}, or unblock the service if it is \
+         not wanted any more"
+    )
 }
 
 /// Why nothing is known of a container that is watched by its name.

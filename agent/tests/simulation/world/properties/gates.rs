@@ -227,8 +227,8 @@ impl Inner {
             }
             // What was proven before needs no gate, nor does what ran before the engine lost it.
             let is_back = matches!(plan.cause, Cause::GoBack(_));
-            let is_restart =
-                !plan.before.iter().any(|was| was.live) && self.truth.gated.allowed.contains(&change.digest);
+            let is_lost = change.old.is_none() && !plan.before.iter().any(|was| was.live);
+            let is_restart = is_lost && self.truth.gated.allowed.contains(&change.digest);
             if config.is_some() && is_new && !is_back && !is_restart {
                 // The decision was made shortly before it was written.
                 let before = self.now - SignedDuration::from_secs(2);
