@@ -142,7 +142,7 @@ fn a_container_whose_network_others_share_is_not_stopped_for_an_update() {
     let before = world.project.container("vpn");
     let agent = world.agent_for([world.entry("tunnel", &["vpn:latest"])]);
     world.push("vpn", &Image::good("v2"));
-    agent.check("tunnel");
+    agent.trigger("tunnel");
     wait_for("the reason to be told", || match agent.errored().get("tunnel") {
         Some(text) if text.contains("whose network other containers share") => Ok(()),
         other => Err(format!("{other:?}")),
