@@ -455,17 +455,26 @@ mod tests {
         assert_eq!(after("freeze", DeployOutcome::Failed, None), Some(Outcome::Held), "the healer's");
     }
 
+    fn failed_update(image: &str) -> FailedUpdate {
+        FailedUpdate {
+            at: Timestamp::UNIX_EPOCH,
+            image: image.to_owned(),
+            digest: Some("sha256:bb".to_owned()),
+            reason: "exited with code 1".to_owned(),
+            container: None,
+            output: String::new(),
+            rolled_back: false,
+            by_hand: false,
+        }
+    }
+
     #[test]
     fn a_digest_that_a_person_has_left_is_not_said_to_have_failed() {
         let left = FailedUpdate {
-            at: Timestamp::UNIX_EPOCH,
-            image: "web:latest".to_owned(),
-            digest: Some("sha256:bb".to_owned()),
             reason: "rolled back by hand".to_owned(),
-            container: None,
-            output: String::new(),
             rolled_back: true,
             by_hand: true,
+            ..failed_update("web:latest")
         };
         let blocked = Some("sha256:bb".to_owned());
         let record = ServiceStatus { blocked, failed_update: Some(left), ..record(1, 1, false) };
@@ -476,16 +485,7 @@ mod tests {
 
     #[test]
     fn a_rollback_is_not_told_with_the_reason_of_an_earlier_one() {
-        let earlier = FailedUpdate {
-            at: Timestamp::UNIX_EPOCH,
-            image: "api:latest".to_owned(),
-            digest: Some("sha256:cc".to_owned()),
-            reason: "exited with code 1".to_owned(),
-            container: None,
-            output: String::new(),
-            rolled_back: false,
-            by_hand: false,
-        };
+        let earlier = failed_update("api:latest");
         let record =
             ServiceStatus { rollbacks_total: 1, failed_update: Some(earlier), ..record(1, 1, false) };
         let told = |deployed| {
@@ -499,16 +499,7 @@ mod tests {
 
     #[test]
     fn a_service_whose_failed_rollback_was_made_up_for_is_not_said_to_have_failed() {
-        let failed = FailedUpdate {
-            at: Timestamp::UNIX_EPOCH,
-            image: "web:latest".to_owned(),
-            digest: Some("sha256:bb".to_owned()),
-            reason: "exited with code 1".to_owned(),
-            container: None,
-            output: String::new(),
-            rolled_back: true,
-            by_hand: false,
-        };
+        let failed = FailedUpdate { rolled_back: true, ..failed_update("web:latest") };
         let again = LastDeployment {
             at: Timestamp::from_second(60).unwrap(),
             ..deployment(DeployOutcome::Succeeded)

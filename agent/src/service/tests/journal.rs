@@ -178,13 +178,6 @@ fn new_containers_that_serve_stay_if_one_of_them_was_paused_and_the_old_ones_wer
         deployment["handover_plan"] = json!({"services": {"web": 2}, "drain": drain});
         deployment["handover"] = json!({"old": "drained", "new": ["web-3", "web-4"], "is_drained": true});
         let mut scenario = resumed(&row.to_string());
-        let of_web = |id: &str, image: &str, state: State| Container {
-            id: id.into(),
-            compose_service: "web".into(),
-            image: ImageId(image.into()),
-            state,
-            ..running(id)
-        };
         let containers = vec![
             of_web("web-1", "sha256:v1", State::Running),
             of_web("web-2", "sha256:v1", State::Running),
@@ -211,6 +204,18 @@ fn new_containers_that_serve_stay_if_one_of_them_was_paused_and_the_old_ones_wer
     }
 }
 
+/// A container of the compose service `web`; one that has exited has failed.
+fn of_web(id: &str, image: &str, state: State) -> Container {
+    Container {
+        id: id.into(),
+        compose_service: "web".into(),
+        image: ImageId(image.into()),
+        state,
+        exit_code: i64::from(state == State::Exited),
+        ..running(id)
+    }
+}
+
 /// The new container has failed while it served alone, and the entrypoint of the old one works only once.
 #[test]
 fn an_old_container_that_does_not_run_a_second_time_is_made_anew() {
@@ -221,14 +226,6 @@ fn an_old_container_that_does_not_run_a_second_time_is_made_anew() {
         row["deployment"]["handover_plan"] = json!({"services": {"web": 1}});
         row["deployment"]["handover"] = json!({"old": "retired", "new": ["web-2"]});
         let mut scenario = resumed(&row.to_string());
-        let of_web = |id: &str, image: &str, state: State| Container {
-            id: id.into(),
-            compose_service: "web".into(),
-            image: ImageId(image.into()),
-            state,
-            exit_code: i64::from(state == State::Exited),
-            ..running(id)
-        };
         let new = of_web("web-2", "sha256:v2", State::Exited);
         let (revived, ended) =
             (of_web("web-1", "sha256:v1", State::Running), of_web("web-1", "sha256:v1", State::Exited));
