@@ -159,9 +159,12 @@ apt_unpack() {
 
 # --- Rust ------------------------------------------------------------------------------------------------
 
+# The minor version of the compiler; nothing if there is none.
+rust_minor() { (cd "$REPO" && rustc --version 2>/dev/null) | sed -n 's/^rustc 1\.\([0-9]*\).*/\1/p'; }
+
 rust_is_new_enough() {
     local version
-    version="$(cd "$REPO" && rustc --version 2>/dev/null | sed -n 's/^rustc 1\.\([0-9]*\).*/\1/p')"
+    version="$(rust_minor)"
     [ -n "$version" ] && [ "$version" -ge "$MIN_RUST_MINOR" ]
 }
 
@@ -181,10 +184,10 @@ bring_rust() {
     fi
     if ! rust_is_new_enough; then
         have rustup || die "Rust 1.$MIN_RUST_MINOR or newer is required, found $(rustc --version 2>&1): install rustup (https://rustup.rs), then run this script again"
-        timed "fetching the current stable Rust" \
-            rustup toolchain install stable --profile minimal -c clippy -c rustfmt ||
-            die "rustup could not install the stable toolchain"
-        export RUSTUP_TOOLCHAIN=stable
+        timed "fetching Rust 1.$MIN_RUST_MINOR" \
+            rustup toolchain install "1.$MIN_RUST_MINOR" --profile minimal -c clippy -c rustfmt ||
+            die "rustup could not install Rust 1.$MIN_RUST_MINOR"
+        export RUSTUP_TOOLCHAIN="1.$MIN_RUST_MINOR"
         rust_is_new_enough || die "Rust 1.$MIN_RUST_MINOR or newer is required, found $(rustc --version 2>&1)"
     fi
 }
@@ -193,7 +196,8 @@ install_rustup() {
     # Not as a pipe: a partial download must not be executed.
     local installer
     installer="$(curl --proto '=https' --tlsv1.2 -fsS https://sh.rustup.rs)" &&
-        sh -c "$installer" rustup-init -y -q --no-modify-path --profile minimal -c clippy -c rustfmt
+        sh -c "$installer" rustup-init -y -q --no-modify-path --default-toolchain "1.$MIN_RUST_MINOR" --profile minimal \
+            -c clippy -c rustfmt
 }
 
 TOOLS="$REPO/target/tools/python"

@@ -374,12 +374,14 @@ async fn no_more_requests_than_configured_are_in_flight_at_once() {
 
 /// Sends `answer(n)` on the nth connection, then closes it.
 async fn raw_server(listener: TcpListener, answer: impl Fn(usize) -> Vec<u8>) {
-    for number in 0.. {
+    let mut number = 0;
+    loop {
         let (mut stream, _) = listener.accept().await.expect("accepted");
         let mut request = [0; 4096];
         let _ = stream.read(&mut request).await;
         let _ = stream.write_all(&answer(number)).await;
         let _ = stream.shutdown().await;
+        number += 1;
     }
 }
 
