@@ -29,8 +29,10 @@ trap 'stop_ticker; stop_engine_if_ours' EXIT
 bring_engine
 if [ -z "$PROGRAM" ]; then
     bring_rust
-    timed "building the static program" build_static || die "the static program could not be built: see above"
-    PROGRAM="$(static_program)"
+    bring_zig
+    ARCH="$(uname -m)"
+    timed "building the static program" build_programs "$ARCH" musl || die "the static program could not be built: see above"
+    PROGRAM="$(programs_of "$ARCH" musl)/evenkeel"
 fi
 [ -z "$(shared_libraries_of "$PROGRAM")" ] || die "$PROGRAM is not static: the warden's image has no dynamic loader"
 

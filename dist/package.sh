@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Builds the release artifacts of Evenkeel: packages for Debian, RPM-based distributions and Arch Linux, an archive of the
-# programs, SBOMs, checksums.
-# Usage: bash dist/package.sh [--arch x86_64|aarch64] [--programs FOLDER] [--static]
+# Builds the release artifacts of Evenkeel: packages for Debian, RPM-based distributions, Alpine Linux and Arch Linux, an
+# archive of the programs, the static program, SBOMs, checksums.
+# Usage: bash dist/package.sh [--arch x86_64|aarch64] [--programs FOLDER]
 #   --arch       target architecture (default: that of this machine)
-#   --programs   packages the programs in this folder instead of building them
-#   --static     also builds the static program for the container images
+#   --programs   packages the programs in this folder, and the static ones in its subfolder static, instead of building them
 # The output is written to target/package/out. The build is reproducible (dist/docs/packages.md).
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=scripts/release.sh
@@ -13,14 +12,12 @@ cd "$REPO"
 
 ARCH="$(uname -m)"
 PROGRAMS=""
-STATIC=""
 while [ "$#" -gt 0 ]; do
     case "$1" in
     --arch) ARCH="${2:?--arch requires x86_64 or aarch64}" && shift 2 ;;
     --programs) PROGRAMS="$(cd "${2:?--programs requires a folder}" && pwd)" && shift 2 ;;
-    --static) STATIC=1 && shift ;;
     *)
-        say "usage: bash dist/package.sh [--arch x86_64|aarch64] [--programs FOLDER] [--static]"
+        say "usage: bash dist/package.sh [--arch x86_64|aarch64] [--programs FOLDER]"
         exit 2
         ;;
     esac
@@ -41,30 +38,40 @@ parts_of() {
     esac
 }
 
-# Adapts a unit file to the program of a package.
+# Adapts a unit file to the program of a package. The package creates the user, so the unit needs no dynamic one.
 unit() {
     local package="$1" part="$2"
     case "$package" in
     evenkeel) sed 's|/usr/local/bin/|/usr/bin/|' ;;
     *) sed "s|/usr/local/bin/evenkeel\( --mode warden\)\{0,1\}|/usr/bin/$package|; s|man:evenkeel(|man:$package(|" ;;
-    # The package creates the user, so the unit needs no dynamic one.
     esac <"dist/systemd/evenkeel-$part.service" | sed "s|^DynamicUser=yes|User=evenkeel-$part|"
 }
 
-# stage PACKAGE: prepares everything that its packages contain.
+# Adapts the service of OpenRC in the same way.
+openrc_service() {
+    case "$1" in
+    evenkeel) sed 's|/usr/local/bin/|/usr/bin/|' ;;
+    *) sed "s|/usr/local/bin/evenkeel$|/usr/bin/$1|; s|\"--mode warden\"|\"\"|" ;;
+    esac <dist/openrc/evenkeel
+}
+
+# stage PACKAGE: prepares everything that its packages contain: in `root` what all of them have, in `systemd` and `openrc` what
+# depends on the service manager and the C library.
 stage() {
-    local package="$1" folder="$STAGE/$1" root="$STAGE/$1/root" units files="" part file
-    units="$root/usr/lib/systemd/system"
+    local package="$1" folder="$STAGE/$1" root="$STAGE/$1/root" systemd="$STAGE/$1/systemd" openrc="$STAGE/$1/openrc"
+    local files="" part file
     rm -rf "$folder"
-    mkdir -p "$folder/completions" "$units" "$root/usr/share/doc/$package/examples" "$root/usr/share/evenkeel/default" \
-        "$root/usr/share/man/man1" "$root/usr/lib/tmpfiles.d" "$root/usr/lib/sysusers.d" "$root/usr/bin" \
-        "$root/usr/share/bash-completion/completions" "$root/usr/share/fish/vendor_completions.d"
+    mkdir -p "$folder/completions" "$root/usr/share/doc/$package/examples" "$root/usr/share/evenkeel/default" \
+        "$root/usr/share/man/man1" "$root/usr/share/bash-completion/completions" "$root/usr/share/fish/vendor_completions.d" \
+        "$systemd"/usr/{bin,lib/{systemd/system,tmpfiles.d,sysusers.d}} "$openrc"/{etc/{init,logrotate}.d,usr/bin}
     for part in $(parts_of "$package"); do
-        unit "$package" "$part" >"$units/evenkeel-$part.service"
-        cp "dist/packaging/tmpfiles.d/evenkeel-$part.conf" "$root/usr/lib/tmpfiles.d/"
+        unit "$package" "$part" >"$systemd/usr/lib/systemd/system/evenkeel-$part.service"
+        cp "dist/packaging/tmpfiles.d/evenkeel-$part.conf" "$systemd/usr/lib/tmpfiles.d/"
+        openrc_service "$package" >"$openrc/etc/init.d/evenkeel-$part"
+        cp "dist/openrc/evenkeel-$part.logrotate" "$openrc/etc/logrotate.d/evenkeel-$part"
         cp "dist/schema/$part-config.schema.json" "$root/usr/share/evenkeel/"
         file="dist/packaging/sysusers.d/evenkeel-$part.conf"
-        [ ! -e "$file" ] || cp "$file" "$root/usr/lib/sysusers.d/"
+        [ ! -e "$file" ] || cp "$file" "$systemd/usr/lib/sysusers.d/"
         case "$part" in
         agent)
             files="$files config.json agent.env"
@@ -77,8 +84,8 @@ stage() {
         esac
     done
     for file in $files; do cp "dist/packaging/etc/$file" "$root/usr/share/evenkeel/default/"; done
-    rmdir "$root/usr/lib/sysusers.d" 2>/dev/null || true
-    for file in dist/packaging/{deb,rpm,arch}/*.sh; do
+    rmdir "$systemd/usr/lib/sysusers.d" 2>/dev/null || true
+    for file in dist/packaging/{deb,rpm,apk,arch}/*.sh; do
         part="$folder/scripts/${file#dist/packaging/}"
         mkdir -p "${part%/*}"
         sed -e "s/@PARTS@/$(parts_of "$package" | sed 's/[a-z]*/evenkeel-&/g')/" -e "s/@FILES@/${files# }/" "$file" >"$part"
@@ -95,7 +102,8 @@ stage() {
     cp "$STAGE/pages/completions/bash/$package" "$root/usr/share/bash-completion/completions/"
     cp "$STAGE/pages/completions/fish/$package.fish" "$root/usr/share/fish/vendor_completions.d/"
     cp "$STAGE/pages/completions/zsh/_$package" "$folder/completions/"
-    cp "$PROGRAMS/$package" "$root/usr/bin/"
+    cp "$PROGRAMS/$package" "$systemd/usr/bin/"
+    cp "$STATIC_PROGRAMS/$package" "$openrc/usr/bin/"
     python3 dist/scripts/third_party.py "$package" "$TARGET" >"$folder/copyright"
     cp -r dist/docs "$root/usr/share/doc/$package/manual"
     rm "$root/usr/share/doc/$package/manual"/{SUMMARY.md,book.toml}
@@ -114,7 +122,7 @@ CHANGELOG
     # Fixed timestamps and permissions, so that the packages only depend on the sources.
     find "$folder" -type d -exec chmod 755 {} +
     find "$folder" -type f -exec chmod 644 {} +
-    chmod 755 "$root/usr/bin/$package"
+    chmod 755 "$folder"/*/usr/bin/* "$openrc"/etc/init.d/*
     find "$folder" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 }
 
@@ -162,6 +170,8 @@ $WARDEN_TEXT"
         ;;
     *:rpm) COMPOSE=docker-compose-plugin ;;
     *:archlinux) ENGINE=docker COMPOSE=docker-compose ;;
+    # apk has no recommendations.
+    *:apk) COMPOSE=docker-cli-compose ;;
     esac
     ARCH="$(nfpm_arch "$ARCH")"
     cd "$STAGE/$1"
@@ -183,8 +193,13 @@ have python3 || apt_install python3
 bring_tool nfpm nfpm || die "nFPM is missing and can't be installed from here"
 if [ -z "$PROGRAMS" ]; then
     bring_zig
-    timed "building the programs for $TARGET" build_programs "$ARCH" || die "see above"
+    for libc in gnu musl; do
+        timed "building the programs with $libc" build_programs "$ARCH" "$libc" || die "see above"
+    done
     PROGRAMS="$(programs_of "$ARCH")"
+    STATIC_PROGRAMS="$(programs_of "$ARCH" musl)"
+else
+    STATIC_PROGRAMS="$PROGRAMS/static"
 fi
 rm -rf "$OUT"
 mkdir -p "$OUT"
@@ -198,21 +213,18 @@ for package in $PACKAGES; do
     python3 dist/scripts/sbom.py "$package" "$TARGET" >"$STAGE/sbom/$package.cdx.json"
     cp "$STAGE/sbom/$package.cdx.json" "$OUT/$package-$VERSION-$ARCH.cdx.json"
     stage "$package"
-    for format in deb rpm archlinux; do make_package "$package" "$format"; done
+    for format in deb rpm apk archlinux; do make_package "$package" "$format"; done
 done
 say "archive"
 ARCHIVE="evenkeel-$VERSION-$ARCH-linux"
 rm -rf "${STAGE:?}/$ARCHIVE"
 mkdir -p "$STAGE/$ARCHIVE"
 cp "$PROGRAMS"/evenkeel "$PROGRAMS"/evenkeel-agent "$PROGRAMS"/evenkeel-warden README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE "$STAGE/$ARCHIVE/"
-cp -r dist/samples dist/schema dist/systemd dist/prometheus dist/grafana "$STAGE/pages/man" "$STAGE/pages/completions" "$STAGE/$ARCHIVE/"
+cp -r dist/samples dist/schema dist/systemd dist/openrc dist/prometheus dist/grafana "$STAGE/pages/man" "$STAGE/pages/completions" "$STAGE/$ARCHIVE/"
 cp "$STAGE/evenkeel/copyright" "$STAGE/$ARCHIVE/THIRD-PARTY"
 tar -C "$STAGE" --sort=name --owner=0 --group=0 --numeric-owner --mode=go-w --mtime="@$SOURCE_DATE_EPOCH" -c "$ARCHIVE" |
     gzip -9n >"$OUT/$ARCHIVE.tar.gz"
-if [ -n "$STATIC" ]; then
-    timed "building the static program" build_static || die "see above"
-    install -m 755 "$(static_program)" "$OUT/evenkeel-$VERSION-$ARCH-static"
-fi
+install -m 755 "$STATIC_PROGRAMS/evenkeel" "$OUT/evenkeel-$VERSION-$ARCH-static"
 (cd "$OUT" && sha256sum -- * >"$STAGE/SHA256SUMS" && mv "$STAGE/SHA256SUMS" SHA256SUMS)
 say "written to $OUT:"
 cat "$OUT/SHA256SUMS"

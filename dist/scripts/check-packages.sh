@@ -362,6 +362,86 @@ check_arch() {
     leave
 }
 
+# --- apk, unpacked on Debian, with OpenRC beside systemd: no apk and no Alpine Linux is available here ---
+
+# apk_step SCRIPT PACKAGE: runs a script of the package, as apk does, with the shell of BusyBox.
+apk_step() { expect "$2: $1" sh -c "cd /apk/$2 && busybox sh ./.$1"; }
+
+# apk_install PACKAGE: unpacks the package, and runs its script.
+apk_install() {
+    expect "unpack $1" sh -c "mkdir -p /apk/$1 && tar -xzf /packages/$1_${VERSION}-r1_x86_64.apk -C /apk/$1 && cp -a /apk/$1/etc /apk/$1/usr /"
+    apk_step post-install "$1"
+}
+
+check_apk() {
+    local service=evenkeel-agent before file
+    for file in "$OUT"/*.apk; do
+        if python3 "$REPO/dist/scripts/check_apk.py" "$file"; then
+            say "  ok    ${file##*/}: checksum, scripts, no shared libraries"
+        else
+            say "  FAIL  ${file##*/}: see above"
+            FAULTS=$((FAULTS + 1))
+        fi
+    done
+    enter openrc busybox-static logrotate
+    # As if booted by OpenRC; and what BusyBox of Alpine Linux has, but not that of Debian.
+    in_machine sh -c 'mkdir -p /run/openrc && touch /run/openrc/softlevel && cd /usr/local/bin &&
+        printf "#!/bin/sh\nexec groupadd --system \"\$2\"\n" >addgroup &&
+        printf "#!/bin/sh\nfor user; do :; done\nexec useradd --system -g \"\$user\" -d \"/var/lib/\$user\" \"\$user\"\n" >adduser &&
+        chmod 755 addgroup adduser'
+    apk_install evenkeel-agent
+    expect_is "its configuration belongs to root only" "640 root root" stat -c "%a %U %G" /etc/evenkeel/config.json
+    expect "start" rc-service "$service" start
+    expect_within "the agent runs" 10 grep -q " ready " /var/log/evenkeel/agent.log
+    expect "as a static program" sh -c "! ldd /usr/bin/evenkeel-agent"
+    in_machine sed -i 's/"services": \[\]/"services": [{"name": "web", "container_name": "web"}]/' /etc/evenkeel/config.json
+    expect "reload" rc-service "$service" reload
+    expect_within "the reload is recorded" 10 grep -q config_reloaded /var/log/evenkeel/audit.jsonl
+    before="$(in_machine pgrep -x evenkeel-agent)"
+    in_machine kill -KILL "$before"
+    expect_within "the supervisor starts it again" 20 sh -c "pgrep -x evenkeel-agent | grep -vx $before"
+    before="$(in_machine pgrep -x evenkeel-agent)"
+    apk_step post-upgrade evenkeel-agent
+    expect_within "an upgrade starts it again" 10 sh -c "pgrep -x evenkeel-agent | grep -vx $before"
+    in_machine cp /etc/evenkeel/config.json /etc/evenkeel/config.json.good
+    in_machine sh -c 'echo "{" >/etc/evenkeel/config.json'
+    expect "a broken configuration does not start" sh -c "! rc-service $service restart && ! pgrep -x evenkeel-agent"
+    in_machine mv /etc/evenkeel/config.json.good /etc/evenkeel/config.json
+    expect "start" rc-service "$service" start
+    apk_step pre-deinstall evenkeel-agent
+    expect "it no longer runs" sh -c "! pgrep -x evenkeel-agent"
+    expect "the configuration stays" grep -q '"name": "web"' /etc/evenkeel/config.json
+    in_machine rm /usr/bin/evenkeel-agent /etc/init.d/evenkeel-agent
+
+    service=evenkeel-warden
+    apk_install evenkeel-warden
+    expect "without a token it does not start" sh -c "! rc-service $service start"
+    in_machine sh -c 'echo "WARDEN_TOKEN=\"0123456789abcdef0123456789abcdef\"" >>/etc/evenkeel/warden.env'
+    expect "start" rc-service "$service" start
+    expect_within "the warden runs" 10 grep -q " ready " /var/log/evenkeel-warden.log
+    expect_is "as its own user" evenkeel-warden sh -c 'stat -c %U /proc/$(pgrep -x evenkeel-warden)'
+    expect_is "its state belongs to its user" "750 evenkeel-warden" stat -c "%a %U" /var/lib/evenkeel-warden
+    in_machine sed -i 's/"agents": \[\]/"agents": [{"id": "a", "token": "fedcba9876543210fedcba9876543210"}]/' /etc/evenkeel/warden.json
+    expect "reload" rc-service "$service" reload
+    expect_within "it reads the configuration again" 10 grep -q 'added="a"' /var/log/evenkeel-warden.log
+    expect "rotate its log" logrotate -f /etc/logrotate.d/evenkeel-warden
+    expect "reload" rc-service "$service" reload
+    expect_within "it writes to the new log" 10 grep -q "configuration was reloaded" /var/log/evenkeel-warden.log
+    apk_step pre-deinstall evenkeel-warden
+    expect "it no longer runs" sh -c "! pgrep -x evenkeel-warden"
+    in_machine rm /usr/bin/evenkeel-warden /etc/init.d/evenkeel-warden
+
+    apk_install evenkeel
+    expect "with the configuration of the agent's package" grep -q '"name": "web"' /etc/evenkeel/config.json
+    for service in evenkeel-agent evenkeel-warden; do
+        expect "start $service" rc-service "$service" start
+        expect "it runs" rc-service "$service" status
+    done
+    apk_step pre-deinstall evenkeel
+    expect "both have stopped" sh -c "! pgrep -x evenkeel"
+    leave
+}
+
 # --- an upgrade during a deployment, with podman as the engine -------------------------------------------
 
 # Prepares the machine for the test. Registry and images come from the host.
@@ -475,6 +555,7 @@ done
 RELEASE=trixie
 check_rpm
 check_arch
+check_apk
 check_resume
 [ "$FAULTS" -eq 0 ] || die "$FAULTS package checks failed"
 say "packages: fine"

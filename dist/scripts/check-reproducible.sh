@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the packages a second time, from other source and build folders, and compares the checksums with those in
-# target/package/out. Usage: bash dist/package.sh [--static] && bash dist/scripts/check-reproducible.sh
+# target/package/out. Usage: bash dist/package.sh && bash dist/scripts/check-reproducible.sh
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=release.sh
 . "$(dirname "${BASH_SOURCE[0]}")/release.sh"
@@ -37,7 +37,6 @@ if [ -n "$WHY" ]; then
     exit 0
 fi
 ARGUMENTS=()
-if compgen -G "$OUT/evenkeel-*-static" >/dev/null; then ARGUMENTS+=(--static); fi
 if compgen -G "$OUT/evenkeel-*-aarch64-linux.tar.gz" >/dev/null; then ARGUMENTS+=(--arch aarch64); fi
 WORK="$(mktemp -d "${TMPDIR:-/tmp}/evenkeel-again-XXXXXX")"
 git -C "$REPO" worktree add --quiet --detach "$WORK/sources" HEAD || die "git could not create a second copy of the sources"

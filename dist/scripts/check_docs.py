@@ -302,7 +302,7 @@ def check_evenkeel(page, command):
 
 
 # Programs that users can be expected to have. Any other word is a typo or needs an explanation.
-TOOLS = set("""apt bash cargo cd cosign cp curl dnf docker echo export gh git install journalctl jq kill openssl pacman promtool
+TOOLS = set("""apk apt bash cargo cd cosign cp curl dnf docker echo export gh git install journalctl jq kill openssl pacman promtool
 sh sha256sum ss ssh stat sudo systemctl tar""".split())
 UNITS = {"evenkeel-agent", "evenkeel-warden", "docker", "docker.socket", "podman.socket", "dockward"}
 

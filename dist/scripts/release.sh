@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Release builds: for glibc 2.17, so that they run on old and new distributions, and reproducible.
+# Release builds, reproducible: for glibc 2.17, so that they run on old and new distributions, and static with musl, for Alpine
+# Linux and the images.
 # Includes lib.sh. Sourced, never run.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -14,10 +15,10 @@ export SOURCE_DATE_EPOCH
 
 version() { sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$REPO/Cargo.toml"; }
 
-# rust_target ARCH: the Rust target for x86_64 or aarch64.
+# rust_target ARCH [LIBC]: the Rust target for x86_64 or aarch64, and for gnu (the default) or musl.
 rust_target() {
     case "$1" in
-    x86_64 | aarch64) printf '%s-unknown-linux-gnu' "$1" ;;
+    x86_64 | aarch64) printf '%s-unknown-linux-%s' "$1" "${2:-gnu}" ;;
     *) die "unknown architecture $1; available: x86_64 aarch64" ;;
     esac
 }
@@ -57,40 +58,20 @@ reproducible_flags() {
     export CARGO_INCREMENTAL=0 LC_ALL=C.UTF-8 TZ=UTC
 }
 
-# programs_of ARCH: the output folder of build_programs.
-programs_of() { printf '%s/%s/release' "${CARGO_TARGET_DIR:-$REPO/target}" "$(rust_target "$1")"; }
+# programs_of ARCH [LIBC]: the output folder of build_programs.
+programs_of() { printf '%s/%s/release' "${CARGO_TARGET_DIR:-$REPO/target}" "$(rust_target "$@")"; }
 
-# build_programs ARCH: builds evenkeel, evenkeel-agent and evenkeel-warden.
+# build_programs ARCH [LIBC]: builds evenkeel, evenkeel-agent and evenkeel-warden. With musl they are static.
 build_programs() {
-    local target
-    target="$(rust_target "$1")"
+    local target version=""
+    target="$(rust_target "$@")"
+    case "$target" in *-gnu) version=".$GLIBC" ;; esac
     bring_std "$target"
     (
         reproducible_flags
         cd "$REPO"
         # shellcheck disable=SC2086  # a command with arguments, or nothing
-        ${EVENKEEL_BUILD_WITH:-} cargo zigbuild --release --locked --target "$target.$GLIBC" \
+        ${EVENKEEL_BUILD_WITH:-} cargo zigbuild --release --locked --target "$target$version" \
             -p evenkeel -p evenkeel-agent -p evenkeel-warden --bins
     ) || die "the programs could not be built for $target"
-}
-
-# build_static: builds a static program without dependencies, for the images. It links this machine's C library statically, so
-# it resolves names with files and DNS only, which is sufficient in a container.
-build_static() {
-    local target folder="${CARGO_TARGET_DIR:-$REPO/target}/static"
-    target="$(rust_target "$(uname -m)")"
-    (
-        CARGO_TARGET_DIR="$folder"
-        export CARGO_TARGET_DIR
-        reproducible_flags
-        CARGO_ENCODED_RUSTFLAGS+=$'\x1f-C\x1ftarget-feature=+crt-static'
-        cd "$REPO"
-        # shellcheck disable=SC2086  # a command with arguments, or nothing
-        ${EVENKEEL_BUILD_WITH:-} cargo build --release --locked --target "$target" -p evenkeel --bins
-    ) || die "the static program could not be built"
-}
-
-# Output path of build_static.
-static_program() {
-    printf '%s/static/%s/release/evenkeel' "${CARGO_TARGET_DIR:-$REPO/target}" "$(rust_target "$(uname -m)")"
 }

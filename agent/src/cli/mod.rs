@@ -37,7 +37,7 @@ const UNIT_VARIABLES: &str = "agent.env";
 /// The agent's default paths.
 const FILES: [Line; 4] = [
     ("/etc/evenkeel/config.json", "Configuration of the agent."),
-    ("/etc/evenkeel/agent.env", "Variables used in the configuration, read by the systemd unit."),
+    ("/etc/evenkeel/agent.env", "Variables used in the configuration, read when the service starts."),
     ("/var/lib/evenkeel", "Durable state: blocked digests, the journal of a deployment."),
     ("/var/log/evenkeel", "Folder for the audit file."),
 ];

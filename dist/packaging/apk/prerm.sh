@@ -1,0 +1,6 @@
+#!/bin/sh
+for part in @PARTS@; do
+    rc-service --quiet --ifstarted "$part" stop
+    rc-update --quiet --all delete "$part" 2>/dev/null
+done
+exit 0
