@@ -109,6 +109,13 @@ impl<T: Clone> Journal<T> {
         ring.entries.iter().skip(ring.entries.len().saturating_sub(count)).cloned().collect()
     }
 
+    /// The entries from the id `first` on, oldest first.
+    pub fn since(&self, first: u64) -> Vec<T> {
+        let ring = self.ring.borrow();
+        let before = first.saturating_sub(ring.oldest());
+        ring.entries.iter().skip(usize::try_from(before).unwrap_or(usize::MAX)).cloned().collect()
+    }
+
     /// Subscribes to the journal. The subscription starts after the entry `after`, or with the last `replay` entries if
     /// `after` is `None` or no longer in the ring, and continues with every new entry.
     pub fn subscribe(&self, replay: usize, after: Option<u64>) -> Subscription<T> {
@@ -252,6 +259,8 @@ mod tests {
         assert_eq!(ids(100), [104], "no longer in the ring: the plain replay");
         assert_eq!(ids(105), [104], "an id from another run: the plain replay");
         assert_eq!(ids(u64::MAX), [104]);
+        assert_eq!((journal.since(103), journal.since(7)), (vec![3, 4], vec![2, 3, 4]));
+        assert_eq!(journal.since(u64::MAX), [] as [i32; 0]);
     }
 
     #[tokio::test]

@@ -323,6 +323,12 @@ impl Outbox {
         log.cursors.get(name).map_or(0, |cursor| log.next - cursor.next.max(log.first))
     }
 
+    /// The visible entries that wait for a destination, oldest first: the last of them if there are more than the journal has.
+    pub fn waiting_entries(&self, name: &str) -> Vec<Arc<AuditEntry>> {
+        let next = self.log.borrow().cursors.get(name).map(|cursor| cursor.next);
+        next.map(|next| self.journal.since(next)).unwrap_or_default()
+    }
+
     /// Number of entries that are not durable yet.
     pub fn unwritten(&self) -> usize {
         let log = self.log.borrow();

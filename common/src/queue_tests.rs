@@ -41,6 +41,11 @@ pub(super) async fn drain(destination: &mut Destination) -> Vec<(Option<u64>, St
     found
 }
 
+/// The visible entries that wait for a destination.
+fn waiting(outbox: &Outbox, name: &str) -> Vec<String> {
+    outbox.waiting_entries(name).iter().map(|entry| entry.message.clone()).collect()
+}
+
 fn messages(found: &[(Option<u64>, String)]) -> Vec<&str> {
     found.iter().map(|(_, message)| message.as_str()).collect()
 }
@@ -244,6 +249,8 @@ async fn a_full_disk_delays_no_delivery_and_the_outbox_catches_up() {
         outbox.put(entry("x"));
         outbox.put(entry("y"));
         assert_eq!(drain(&mut a).await, [(None, "x".to_owned()), (None, "y".to_owned())]);
+        assert_eq!(waiting(&outbox, "a"), [] as [&str; 0]);
+        assert_eq!(waiting(&outbox, "b"), ["x", "y"]);
         disk.full.store(false, Ordering::SeqCst);
         tokio::time::sleep(LAST_RETRY * 2).await;
         outbox.put(entry("z"));
@@ -254,6 +261,7 @@ async fn a_full_disk_delays_no_delivery_and_the_outbox_catches_up() {
     tokio::join!(outbox.clone().run(stop.clone()), scenario);
     let outbox = open(disk, &["a", "b"]).await.outbox;
     assert_eq!((outbox.waiting("a"), outbox.waiting("b")), (0, 3));
+    assert_eq!(waiting(&outbox, "b"), ["x", "y", "z"]);
     let mut b = outbox.destination("b").unwrap();
     assert_eq!(messages(&drain(&mut b).await), ["x", "y", "z"]);
 }

@@ -63,6 +63,11 @@ impl Audit {
         self.0.is_delivered(destination, mark)
     }
 
+    /// The most recent entries that a destination has not received yet, oldest first.
+    pub fn waiting_entries(&self, destination: &str) -> Vec<Arc<AuditEntry>> {
+        self.0.waiting_entries(destination)
+    }
+
     /// The most recent entries and the live feed, for the streams.
     pub fn journal(&self) -> &Journal<Arc<AuditEntry>> {
         self.0.journal()

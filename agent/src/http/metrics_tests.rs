@@ -92,6 +92,21 @@ fn every_series_is_described_once_and_named_by_the_conventions() {
 }
 
 #[test]
+fn the_guide_from_dockward_names_the_series_for_each_of_its_own() {
+    let guide = include_str!("../../../dist/docs/from-dockward.md");
+    let text = scrape(&Metrics::new(), vec![service("web")]);
+    let known: BTreeSet<&str> =
+        series(&text).keys().map(|name| name.split('{').next().unwrap_or_default()).collect();
+    let rows: Vec<&str> = guide.lines().filter(|line| line.starts_with("| `watcher_")).collect();
+    assert!(rows.len() > 4, "{rows:?}");
+    for row in rows {
+        let ours: Vec<&str> =
+            row.split('|').nth(2).unwrap_or_default().split('`').skip(1).step_by(2).collect();
+        assert!(!ours.is_empty() && ours.iter().all(|name| known.contains(name)), "{row}");
+    }
+}
+
+#[test]
 fn every_series_exists_from_the_first_scrape() {
     let metrics = Metrics::new();
     let first = scrape(&metrics, vec![service("web"), service("api")]);

@@ -7,6 +7,7 @@ use evenkeel_common::wire::{AuditEntry, Health};
 use serde::Serialize;
 
 use super::{Api, refused, retry_soon, with_type};
+use crate::audit::FileSink;
 use crate::config::says_it_is_off;
 use crate::http::metrics::View;
 use crate::model::text;
@@ -77,7 +78,10 @@ pub(super) async fn audit(api: Api, request: Request) -> Response {
         }
     };
     let Some(path) = api.audit_path else { return json(StatusCode::OK, &Vec::<AuditEntry>::new()) };
-    match api.audit_answers.get(&path, limit).await {
+    let recording = api.recording.get();
+    let waiting =
+        || recording.map(|recording| recording.audit.waiting_entries(FileSink::NAME)).unwrap_or_default();
+    match api.audit_answers.get(&path, limit, waiting).await {
         Ok(body) => with_type(body, "application/json"),
         Err(fault) => error(
             StatusCode::SERVICE_UNAVAILABLE,

@@ -172,6 +172,17 @@ fn the_audit_returns_the_requested_number_of_entries_newest_first() {
 }
 
 #[test]
+fn the_audit_returns_entries_that_the_file_can_not_take() {
+    // Nothing can be created there.
+    let agent = agent_with(|config| config.set("audit.path", "/proc/none/audit.jsonl"));
+    agent.request("POST", "/trigger");
+    wait_for("the entry of the trigger", || {
+        let reply = agent.request("GET", "/audit");
+        if reply.text().contains("\"manual_trigger\"") { Ok(()) } else { Err(reply.text()) }
+    });
+}
+
+#[test]
 fn without_an_audit_file_the_audit_is_empty() {
     let agent = agent_with(|config| config.set("audit", json!({})));
     agent.request("POST", "/trigger");

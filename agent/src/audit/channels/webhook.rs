@@ -92,15 +92,26 @@ impl Webhook {
     }
 }
 
-/// Guesses the content type: a body that starts like a JSON object or array is JSON, unless the `{` begins a template tag.
+/// Parts of a template that write nothing themselves.
+const SILENT_TAGS: [(&str, &str); 2] = [("{%", "%}"), ("{#", "#}")];
+
+/// Guesses the content type: a body that starts like a JSON object or array is JSON. Statements and comments of the template
+/// before that do not count; a value there (`{{`) can be anything.
 fn likely_content_type(body: &str) -> &'static str {
-    let body = body.trim_start();
-    let is_template = ["{{", "{%", "{#"].iter().any(|mark| body.starts_with(mark));
-    if body.starts_with(['{', '[']) && !is_template {
+    let mut body = body.trim_start();
+    while let Some(rest) = after_silent_tag(body) {
+        body = rest.trim_start();
+    }
+    if body.starts_with(['{', '[']) && !body.starts_with("{{") {
         "application/json"
     } else {
         "text/plain; charset=utf-8"
     }
+}
+
+/// Returns the text behind the statement or comment that the body begins with.
+fn after_silent_tag(body: &str) -> Option<&str> {
+    SILENT_TAGS.iter().find_map(|(open, close)| Some(body.strip_prefix(open)?.split_once(close)?.1))
 }
 
 impl Render for Webhook {
@@ -184,9 +195,27 @@ mod tests {
             ("[1]", true),
             ("{{ message }}", false),
             ("{% if a %}", false),
+            ("{% if a %}{\"x\": 1}{% endif %}", true),
+            ("{%- if a -%}\n{# why #} [1]{% endif %}", true),
+            ("{% if a %}{{ message }}{% endif %}", false),
+            ("{% if a %}hi {{ message }}{% endif %}", false),
             ("hi", false),
         ] {
             assert_eq!(likely_content_type(body) == "application/json", json, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_json_body_within_a_condition_is_escaped() {
+        let body = r#"{% if level == "critical" %}{"text": "@here {{ reason }}"}{% else %}{"text": "{{ reason }}"}{% endif %}"#;
+        let template = Template::new(body, Escape::of(likely_content_type(body))).unwrap();
+        for (level, text) in
+            [(Level::Critical, "@here say \"x\\\"\nand y"), (Level::Info, "say \"x\\\"\nand y")]
+        {
+            let mut entry = AuditEntry::new(Timestamp::UNIX_EPOCH, "web", Kind::UPDATED, level, "a message");
+            entry.reason = Some("say \"x\\\"\nand y".to_owned());
+            let sent: Value = serde_json::from_str(&template.render(&entry).unwrap()).unwrap();
+            assert_eq!(sent, json!({ "text": text }));
         }
     }
 }

@@ -63,17 +63,33 @@ pub(super) fn channels(config: &Config) -> Vec<Finding> {
     warned.map(|text| of_warning(text)).chain(broken).collect()
 }
 
+/// Turns the error of a variable that may be a credential of the unit into a warning: the agent may have it, and only this
+/// program lacks it.
+pub(super) fn excuse(finding: &mut Finding, may_be_credential: impl Fn(&str) -> bool) {
+    let variable = finding.what.split_once("the environment variable ").map(|(_, rest)| rest);
+    let variable = variable.and_then(|rest| rest.split_once(" is not set")).map(|(name, _)| name);
+    let Some(name) = variable.filter(|name| may_be_credential(name)) else { return };
+    let words = Words {
+        what: format!("{name} may be a credential of the unit, which can't be read here"),
+        why: "what needs it is not checked",
+        remedy: "root can read it while the agent runs: `sudo evenkeel doctor`",
+    };
+    *finding = words.warning(finding.area, finding.subject.as_str());
+}
+
 /// Findings for channels through which the running agent has delivered nothing for a while, or which are off there and not in
 /// the file (`known`), from its warnings.
 pub(super) fn undelivered(warnings: &[String], known: &[Finding]) -> Vec<Finding> {
     let why = "entries wait in its queue, at most 10,000";
+    let is_error = |finding: &&Finding| finding.severity == Severity::Error;
+    let is_known = |subject: &str| known.iter().filter(is_error).any(|finding| finding.subject == subject);
     let finding = |warning: &String| {
         let (subject, what) = warning.split_once(": ")?;
         let remedy = match () {
             () if what.starts_with(UNDELIVERED) => {
                 "correct the channel, or what refuses it, then test it: `evenkeel test-notify`"
             }
-            () if says_it_is_off(what) && known.iter().all(|finding| finding.subject != subject) => {
+            () if says_it_is_off(what) && !is_known(subject) => {
                 "the running agent lacks what is in the files now: `systemctl restart evenkeel-agent`; a reload \
                  does not read variables"
             }
@@ -291,6 +307,27 @@ mod tests {
         let [finding] = &found[..] else { panic!("{found:#?}") };
         assert!(finding.remedy.contains("systemctl restart evenkeel-agent"), "{finding:#?}");
         assert_eq!(undelivered(&running.warnings, &channels(&running)), [], "the file has the same fault");
+    }
+
+    #[test]
+    fn a_credential_that_can_not_be_read_is_no_error_unless_the_running_agent_lacks_it() {
+        let tree = json!({"push": {"warden_url": "http://w", "token": "$TOKEN"}});
+        let config = parse(&tree).unwrap();
+        let found = |may_be: &dyn Fn(&str) -> bool| {
+            let mut found = warnings(&config);
+            for finding in &mut found {
+                excuse(finding, may_be);
+            }
+            found
+        };
+        let excused = found(&|name| name == "TOKEN");
+        let finding = excused.iter().find(|finding| finding.subject == "push.token").unwrap();
+        assert_eq!(finding.severity, Severity::Warning);
+        assert!(finding.what.starts_with("TOKEN may be a credential"), "{finding:#?}");
+        assert_eq!(undelivered(&config.warnings, &excused).len(), 1);
+        let other = found(&|name| name == "OTHER");
+        assert_eq!(other, warnings(&config));
+        assert_eq!(undelivered(&config.warnings, &other), []);
     }
 
     #[test]

@@ -20,6 +20,7 @@
 
 mod api;
 mod configuration;
+mod credentials;
 mod engine;
 mod facts;
 mod files;
@@ -155,8 +156,13 @@ fn areas<'a>(
 ) -> Vec<Group<'a>> {
     let mut groups = vec![
         Group::new(&[configuration::AREA, configuration::CHANNELS], async move {
-            let warnings = configuration::warnings(config);
+            let mut warnings = configuration::warnings(config);
             let mut channels = configuration::channels(config);
+            if let Some(unit) = unit {
+                for finding in warnings.iter_mut().chain(&mut channels) {
+                    configuration::excuse(finding, |name| unit.credentials.may_have(name));
+                }
+            }
             let known = [&warnings[..], &channels[..]].concat();
             channels.extend(configuration::undelivered(&reported_by_agent(config).await, &known));
             vec![(configuration::AREA, Some(warnings)), (configuration::CHANNELS, Some(channels))]
@@ -585,11 +591,19 @@ async fn find_unit() -> Option<unit::Unit> {
     if !Path::new("/run/systemd/system").is_dir() {
         return None;
     }
-    let mut command = tokio::process::Command::new("systemctl");
-    command.args(["show", unit::UNIT, "--property", unit::PROPERTIES]).kill_on_drop(true);
-    let output = timeout(REQUEST_LIMIT, command.output()).await.ok()?.ok()?;
-    unit::Unit::parse(&String::from_utf8_lossy(&output.stdout))
+    let ask = async |args: &[&str]| {
+        let mut command = tokio::process::Command::new("systemctl");
+        command.args(args).kill_on_drop(true);
+        let output = timeout(REQUEST_LIMIT, command.output()).await.ok()?.ok()?;
+        Some(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let properties = ask(&["show", unit::UNIT, "--property", unit::PROPERTIES]).await?;
+    let files = ask(&["cat", unit::UNIT]).await.unwrap_or_default();
+    unit::Unit::parse(&properties, &files)
 }
+
+/// Where systemd keeps the credentials of the running agent.
+const CREDENTIALS: &str = "/run/credentials/evenkeel-agent.service";
 
 /// Returns the variables in the environment files of the unit, as far as this user may read them.
 fn file_variables(unit: &unit::Unit) -> BTreeMap<String, String> {
@@ -599,12 +613,8 @@ fn file_variables(unit: &unit::Unit) -> BTreeMap<String, String> {
 
 /// Returns the variables and credentials that the unit provides to the agent, as far as this user may read them.
 fn unit_variables(unit: &unit::Unit) -> BTreeMap<String, String> {
-    let mut vars = file_variables(unit);
-    for (name, path) in unit.credential_files() {
-        if let Ok(text) = source::read(&path) {
-            vars.entry(name).or_insert_with(|| text.trim_end_matches(['\n', '\r']).to_owned());
-        }
-    }
+    let mut vars = unit.credentials.read(Path::new(CREDENTIALS));
+    vars.extend(file_variables(unit));
     vars
 }
 
@@ -631,7 +641,6 @@ async fn of_unit(config: &Config, path: &Path, unit: &unit::Unit) -> Option<Vec<
         (read.into_iter().filter(|path| is_private(path)).collect(), writes, socket.filter(is_closed))
     };
     let (private, writes, socket) = blocking(look).await?;
-    let variables = unit_variables(unit).into_keys();
     Some(unit::check(&unit::Facts {
         unit,
         config: path,
@@ -641,6 +650,6 @@ async fn of_unit(config: &Config, path: &Path, unit: &unit::Unit) -> Option<Vec<
         runs_podman_compose: config.runtime == Runtime::Podman
             && config.services.iter().any(|service| service.project().is_some()),
         needed: &config.named_variables,
-        given: variables.chain(unit.credential_files().into_iter().map(|(name, _)| name)).collect(),
+        given: unit_variables(unit).into_keys().collect(),
     }))
 }

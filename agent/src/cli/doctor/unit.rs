@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use evenkeel_common::config::expand::is_shown;
 
+use super::credentials::Credentials;
 use super::finding::{Finding, Words};
 
 pub(super) const AREA: &str = "service unit";
@@ -14,20 +15,23 @@ pub(super) const AREA: &str = "service unit";
 pub(super) const UNIT: &str = "evenkeel-agent.service";
 /// The properties to query.
 pub(super) const PROPERTIES: &str = "LoadState,ActiveState,ExecMainStatus,UnitFileState,NeedDaemonReload,ExecStart,\
-     EnvironmentFiles,Environment,LoadCredential,SetCredential,ProtectSystem,ReadWritePaths,StateDirectory,LogsDirectory,\
-     CapabilityBoundingSet,User";
+     EnvironmentFiles,Environment,ProtectSystem,ReadWritePaths,StateDirectory,LogsDirectory,CapabilityBoundingSet,User";
 
-/// The properties of a unit, as shown by `systemctl show`.
+/// A unit, as shown by `systemctl show` and `systemctl cat`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Unit(BTreeMap<String, String>);
+pub(super) struct Unit {
+    properties: BTreeMap<String, String>,
+    /// What systemd passes to the agent in files.
+    pub(super) credentials: Credentials,
+}
 
 impl Unit {
-    /// Parses the output of `systemctl show`; `None` if there is no such unit.
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let mut unit = Self::default();
-        for (name, value) in text.lines().filter_map(|line| line.split_once('=')) {
+    /// Parses the output of `systemctl show` and `systemctl cat`; `None` if there is no such unit.
+    pub(super) fn parse(properties: &str, files: &str) -> Option<Self> {
+        let mut unit = Self { properties: BTreeMap::new(), credentials: Credentials::parse(files) };
+        for (name, value) in properties.lines().filter_map(|line| line.split_once('=')) {
             // Each environment file has a line of its own.
-            let values = unit.0.entry(name.to_owned()).or_default();
+            let values = unit.properties.entry(name.to_owned()).or_default();
             values.push_str(if values.is_empty() { "" } else { " " });
             values.push_str(value);
         }
@@ -35,19 +39,13 @@ impl Unit {
     }
 
     fn get(&self, name: &str) -> &str {
-        self.0.get(name).map_or("", String::as_str)
+        self.properties.get(name).map_or("", String::as_str)
     }
 
     /// Returns the environment files (`EnvironmentFile=`).
     pub(super) fn environment_files(&self) -> Vec<PathBuf> {
         let files = self.get("EnvironmentFiles").split_whitespace();
         files.filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
-    }
-
-    /// Returns the credentials that are loaded from files, by name.
-    pub(super) fn credential_files(&self) -> Vec<(String, PathBuf)> {
-        let pairs = self.get("LoadCredential").split_whitespace().filter_map(|word| word.split_once(':'));
-        pairs.map(|(name, path)| (name.to_owned(), PathBuf::from(path))).collect()
     }
 
     /// Returns the variables that are set in the unit itself (`Environment=`).
@@ -68,13 +66,6 @@ impl Unit {
         variables.extend(of_files);
         variables.retain(|name, _| !name.is_empty() && !is_set(name));
         variables
-    }
-
-    /// Returns the names of variables and credentials that are set in the unit itself.
-    fn named(&self) -> BTreeSet<String> {
-        let credentials = words(self.get("SetCredential")).into_iter();
-        let credentials = credentials.filter_map(|word| Some(word.split_once(':')?.0.to_owned()));
-        self.variables().into_keys().chain(credentials).collect()
     }
 
     /// Returns the configuration file on its command line.
@@ -98,7 +89,7 @@ impl Unit {
 
     /// Reports whether it runs as root without this capability, or this group of capabilities.
     fn lacks(&self, capability: &str) -> bool {
-        self.0.contains_key("CapabilityBoundingSet")
+        self.properties.contains_key("CapabilityBoundingSet")
             && matches!(self.get("User"), "" | "root")
             && !self.get("CapabilityBoundingSet").contains(capability)
     }
@@ -232,7 +223,7 @@ pub(super) struct Facts<'a> {
     pub(super) runs_podman_compose: bool,
     /// Variables referenced in the configuration.
     pub(super) needed: &'a BTreeSet<String>,
-    /// Variables and credentials in the unit's files.
+    /// Variables in the unit's environment files, and credentials whose value is known.
     pub(super) given: BTreeSet<String>,
 }
 
@@ -281,8 +272,10 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
         found.push(words.error(AREA, UNIT));
     }
     found.extend(at_engine(facts));
-    let named = unit.named();
-    let is_given = |name: &String| named.contains(name) || facts.given.contains(name);
+    let of_unit = unit.variables();
+    let is_given = |name: &String| {
+        of_unit.contains_key(name) || unit.credentials.may_have(name) || facts.given.contains(name)
+    };
     let needed = facts.needed.iter().filter(|name| is_shown(name));
     for variable in needed.filter(|variable| !is_given(variable)) {
         let words = Words {
@@ -329,8 +322,8 @@ mod tests {
 
     const GOOD: &str = "LoadState=loaded\nActiveState=active\nExecMainStatus=0\nUnitFileState=enabled\nNeedDaemonReload=no\n\
         ExecStart={ path=/usr/bin/evenkeel ; argv[]=/usr/bin/evenkeel --config /etc/evenkeel/config.json ; status=0/0 }\n\
-        EnvironmentFiles=/etc/evenkeel/agent.env (ignore_errors=yes)\nLoadCredential=WARDEN_TOKEN:/etc/evenkeel/warden.token\n\
-        Environment=HOME=/root\nProtectSystem=strict\nReadWritePaths=-/root/.gnupg\nStateDirectory=evenkeel\n\
+        EnvironmentFiles=/etc/evenkeel/agent.env (ignore_errors=yes)\nEnvironment=HOME=/root\n\
+        ProtectSystem=strict\nReadWritePaths=-/root/.gnupg\nStateDirectory=evenkeel\n\
         LogsDirectory=evenkeel\nCapabilityBoundingSet=\nUser=\n";
 
     fn written(path: &str, folder: &str, why: &'static str, needs: &[&'static str]) -> Written {
@@ -338,7 +331,11 @@ mod tests {
     }
 
     fn findings(text: &str, change: impl FnOnce(&mut Facts<'_>)) -> Vec<Finding> {
-        let unit = Unit::parse(text).unwrap();
+        findings_with("LoadCredential=WARDEN_TOKEN:/etc/evenkeel/warden.token\n", text, change)
+    }
+
+    fn findings_with(files: &str, text: &str, change: impl FnOnce(&mut Facts<'_>)) -> Vec<Finding> {
+        let unit = Unit::parse(text, files).unwrap();
         let needed = BTreeSet::from(["WARDEN_TOKEN".to_owned()]);
         let mut facts = Facts {
             unit: &unit,
@@ -350,7 +347,7 @@ mod tests {
             socket: None,
             runs_podman_compose: false,
             needed: &needed,
-            given: unit.credential_files().into_iter().map(|(name, _)| name).collect(),
+            given: BTreeSet::new(),
         };
         change(&mut facts);
         check(&facts)
@@ -359,8 +356,8 @@ mod tests {
     #[test]
     fn the_packaged_unit_has_no_finding() {
         assert_eq!(findings(GOOD, |_| ()), []);
-        assert_eq!(Unit::parse("LoadState=not-found\nActiveState=inactive\n"), None);
-        let unit = Unit::parse(GOOD).unwrap();
+        assert_eq!(Unit::parse("LoadState=not-found\nActiveState=inactive\n", ""), None);
+        let unit = Unit::parse(GOOD, "").unwrap();
         assert_eq!(unit.environment_files(), [PathBuf::from("/etc/evenkeel/agent.env")]);
     }
 
@@ -371,7 +368,7 @@ mod tests {
             r#"Environment=HOME=/root DOCKER_HOST=unix:///run/a.sock "NAME=a \"b\"" $'ONE=it\'s $5' NO_PROXY="#,
         );
         let more = "EnvironmentFiles=/etc/b.env (ignore_errors=no)\n";
-        let unit = Unit::parse(&format!("{text}{more}")).unwrap();
+        let unit = Unit::parse(&format!("{text}{more}"), "").unwrap();
         let files = ["/etc/evenkeel/agent.env", "/etc/b.env"].map(PathBuf::from);
         assert_eq!(unit.environment_files(), files);
         let pairs = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
@@ -387,7 +384,6 @@ mod tests {
             ("ONE", "it's $5"),
         ]);
         assert_eq!(found, expected);
-        assert!(unit.named().contains("NAME"), "{:?}", unit.named());
         assert_eq!(unit.unset(BTreeMap::new(), |_| true), BTreeMap::new());
     }
 
@@ -416,11 +412,6 @@ mod tests {
                 changed("LogsDirectory=evenkeel", "LogsDirectory="),
                 Severity::Error,
                 "ReadWritePaths=/var/log/evenkeel",
-            ),
-            (
-                changed("LoadCredential=WARDEN_TOKEN:/etc/evenkeel/warden.token", "LoadCredential="),
-                Severity::Error,
-                "agent.env",
             ),
         ] {
             let found = findings(&text, |_| ());
@@ -463,6 +454,28 @@ mod tests {
         }
         let given = writable.replace("BoundingSet=", &format!("BoundingSet={}", needs.join(" ")));
         assert_eq!(findings(&given, tag(needs)), []);
+    }
+
+    #[test]
+    fn a_variable_that_the_unit_does_not_give_is_an_error() {
+        for files in ["", "LoadCredentialEncrypted=OTHER_TOKEN:/x\n"] {
+            let found = findings_with(files, GOOD, |_| ());
+            let [finding] = &found[..] else { panic!("{found:#?}") };
+            assert_eq!(finding.severity, Severity::Error);
+            assert!(finding.what.contains("uses WARDEN_TOKEN") && finding.remedy.contains("agent.env"));
+        }
+        let variable = GOOD.replace("HOME=/root", "HOME=/root WARDEN_TOKEN=x");
+        assert_eq!(findings_with("", &variable, |_| ()), []);
+        let of_file = |facts: &mut Facts<'_>| facts.given.extend(["WARDEN_TOKEN".to_owned()]);
+        assert_eq!(findings_with("", GOOD, of_file), []);
+        for files in [
+            "LoadCredentialEncrypted=WARDEN_TOKEN:/etc/credstore.encrypted/t\n",
+            "SetCredentialEncrypted=WARDEN_TOKEN: k6iU\n",
+            "SetCredential=WARDEN_TOKEN:x\n",
+            "ImportCredential=WARDEN_*\n",
+        ] {
+            assert_eq!(findings_with(files, GOOD, |_| ()), [], "{files}");
+        }
     }
 
     #[test]
