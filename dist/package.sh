@@ -136,7 +136,7 @@ dashboard, and reports agents that are offline."
 
 # make_package PACKAGE FORMAT: writes a package of what stage has prepared. nFPM takes the timestamps from SOURCE_DATE_EPOCH.
 make_package() (
-    export NAME="$1" VERSION DESCRIPTION OTHER_1="" OTHER_2="" ENGINE="" COMPOSE="" COPYRIGHT ZSH_COMPLETIONS ARCH
+    export NAME="$1" VERSION DESCRIPTION OTHER_1="" OTHER_2="" NOT_1 NOT_2 ENGINE="" COMPOSE="" COPYRIGHT ZSH_COMPLETIONS ARCH
     case "$1" in
     evenkeel)
         OTHER_1=evenkeel-agent OTHER_2=evenkeel-warden
@@ -173,6 +173,9 @@ $WARDEN_TEXT"
     # apk has no recommendations.
     *:apk) COMPOSE=docker-cli-compose ;;
     esac
+    # Of apk: a conflict is a dependency, and a description is one line.
+    NOT_1="${OTHER_1:+!$OTHER_1}" NOT_2="${OTHER_2:+!$OTHER_2}"
+    [ "$2" != apk ] || DESCRIPTION="${DESCRIPTION%%$'\n'*}"
     ARCH="$(nfpm_arch "$ARCH")"
     cd "$STAGE/$1"
     nfpm package --config "$REPO/dist/packaging/nfpm.yaml" --packager "$2" --target "$OUT/" >/dev/null

@@ -56,6 +56,8 @@ use crate::project::snapshot::{AtRest, Data};
 use crate::project::world::{Record, World};
 use crate::service::boot::Boot;
 use crate::service::fleet::FleetView;
+use crate::service::view::status::StatusContext;
+use crate::service::wording;
 use crate::tasks::engine_health::EngineProbe;
 use crate::tasks::events::Events;
 use crate::tasks::fleet;
@@ -70,6 +72,11 @@ use crate::tasks::status_publisher::{Publisher, StatusFrames};
 const STOP_GRACE: Duration = Duration::from_secs(25);
 /// Time that blocking disk operations get to return after all tasks have ended.
 const DISK_GRACE: Duration = Duration::from_secs(1);
+
+/// What becomes of the deployments that are in progress when the agent is stopped.
+const LEFT_AT_STOP: &str = "an update whose data is still to be copied is given up, and what was stopped for the copy is started \
+                            again if the time suffices; every other deployment is finished or undone when the agent runs again, \
+                            and what it has stopped stays stopped until then";
 
 /// How long the service manager waits for the start, well within its limit of 90 s. Then the start counts as done.
 const START_SHOWN: Duration = Duration::from_secs(20);
@@ -389,7 +396,9 @@ async fn load(parts: &Parts, supervisor: &mut Supervisor) -> anyhow::Result<Load
     let recorded = continued.then(|| audit.journal().recent(queue::HISTORY));
     let record = record(&audit);
     record(started_entry(&config, started));
-    supervisor.spawn("shutdown", record_shutdown(record.clone(), parts.clock.clone(), supervisor.token()));
+    let services = parts.watches.listeners.subscribe();
+    let shutdown = record_shutdown(record.clone(), parts.clock.clone(), services, supervisor.token());
+    supervisor.spawn("shutdown", shutdown);
     supervisor.spawn("compose turns", close_at_stop(parts.compose.clone(), supervisor.token()));
 
     let known = fleet::load(store.as_ref(), &config, parts.clock.now()).await;
@@ -505,10 +514,30 @@ fn record(audit: &Audit) -> Record {
     Arc::new(move |entry| audit.record(entry))
 }
 
-/// Records that the agent is stopping.
-async fn record_shutdown(record: Record, clock: Arc<dyn Clock>, stop: CancellationToken) {
+/// Records that the agent is stopping. It is a warning if a deployment is in progress: whoever stops the agent for good has to
+/// know what it leaves, and may stop it just because a service is down for an update.
+async fn record_shutdown(
+    record: Record,
+    clock: Arc<dyn Clock>,
+    services: watch::Receiver<Workers>,
+    stop: CancellationToken,
+) {
     stop.cancelled().await;
-    record(AuditEntry::new(clock.now(), PROGRAM, Kind::SHUTDOWN, Level::Info, "stopping"));
+    let now = clock.now();
+    let context = StatusContext { now, next_poll: None, engine_error: None, state_error: None };
+    let services = services.borrow().clone();
+    let deploying = services.iter().filter_map(|handle| {
+        let progress = handle.published.get().record(&context).deploy?;
+        Some(format!("{} ({})", handle.config.name, wording::phase(progress.phase)))
+    });
+    let deploying: Vec<String> = deploying.collect();
+    let entry = |level, message: String| AuditEntry::new(now, PROGRAM, Kind::SHUTDOWN, level, message);
+    record(if deploying.is_empty() {
+        entry(Level::Info, "stopping".to_owned())
+    } else {
+        let message = format!("stopping while a deployment is in progress: {}", deploying.join(", "));
+        AuditEntry { reason: Some(LEFT_AT_STOP.to_owned()), ..entry(Level::Warning, message) }
+    });
 }
 
 /// Lets those that wait for compose end once the agent is stopping: their steps stay in the journal.
@@ -602,9 +631,47 @@ mod tests {
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
 
+    use evenkeel_common::clock::TokioClock;
+    use parking_lot::Mutex;
     use tokio::time::timeout;
 
     use super::*;
+    use crate::project::handle::Handle;
+    use crate::project::{inbox, published};
+    use crate::service::Service;
+    use crate::service::tests::{config, copying, idle};
+    use crate::service::view::status::Published;
+
+    /// Stops an agent with this service, and returns what is recorded of that.
+    async fn recorded_at_stop(service: Service) -> AuditEntry {
+        let published = Published::new(Arc::new(service));
+        let (_shown, published) = published::channel(published, Changed::default());
+        let (inbox, _commands) = inbox::channel();
+        let handle = Handle { config: Arc::new(config()), inbox, published };
+        let services = watch::Sender::new(Workers::from([handle]));
+        let entries = Arc::new(Mutex::new(Vec::new()));
+        let log = entries.clone();
+        let record: Record = Arc::new(move |entry| log.lock().push(entry));
+        let clock = Arc::new(TokioClock::starting_at(Timestamp::UNIX_EPOCH));
+        let stop = CancellationToken::new();
+        stop.cancel();
+        record_shutdown(record, clock, services.subscribe(), stop).await;
+        let mut entries = entries.lock();
+        assert_eq!(entries.len(), 1, "{entries:?}");
+        entries.remove(0)
+    }
+
+    #[tokio::test]
+    async fn a_stop_in_the_middle_of_a_deployment_is_a_warning_that_names_the_service_and_the_phase() {
+        let entry = recorded_at_stop(copying()).await;
+        assert_eq!((entry.event, entry.level), (Kind::SHUTDOWN, Level::Warning));
+        assert_eq!(entry.message, "stopping while a deployment is in progress: web (copying the data)");
+        assert!(entry.reason.unwrap_or_default().contains("when the agent runs again"));
+
+        let entry = recorded_at_stop(idle()).await;
+        assert_eq!((entry.level, entry.message.as_str()), (Level::Info, "stopping"));
+        assert_eq!(entry.reason, None);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_start_that_waits_counts_as_done_after_a_while_and_keeps_the_watchdog_quiet() {

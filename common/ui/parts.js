@@ -366,9 +366,14 @@ function toast(title, text, look = "") {
   if (look !== "failed") setTimeout(expire, look ? 12000 : 6000);
 }
 
-// Asks the user for confirmation.
-function confirmDialog(title, text, deed) {
+// Asks the user for confirmation: "yes", "other" if another deed is offered and chosen, or "".
+function confirmDialog(title, text, deed, other) {
   const dialog = byId("dialog");
+  const otherButton = byId("dialog-other"); // not on every page
+  if (otherButton) {
+    setVisible(otherButton, Boolean(other));
+    setText(otherButton, other ?? "");
+  }
   setText(byId("dialog-title"), title);
   setText(byId("dialog-text"), text);
   setText(byId("dialog-yes"), deed);
@@ -376,7 +381,7 @@ function confirmDialog(title, text, deed) {
   dialog.showModal();
   byId("dialog-no").focus();
   return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+    dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true });
   });
 }
 

@@ -1,7 +1,9 @@
 //! What needs attention, for someone who has just been woken: what is wrong, since when, why, what runs now, and what to type.
 
-use evenkeel_common::wire::{DeployPhase, FailedUpdate, ServiceStatus, StatusReport, StatusValue};
+use evenkeel_common::wire::{FailedUpdate, ServiceStatus, StatusReport, StatusValue};
 use jiff::Timestamp;
+
+use crate::service::wording;
 
 use super::terminal::{Colour, Terminal};
 use super::times::span;
@@ -22,7 +24,7 @@ pub(super) fn state(record: &ServiceStatus) -> (Colour, String) {
     if let (Some(deploy), StatusValue::Deploying | StatusValue::Blocked | StatusValue::NotFound) =
         (&record.deploy, record.status)
     {
-        return (Colour::Attention, phase(deploy.phase).to_owned());
+        return (Colour::Attention, wording::phase(deploy.phase).to_owned());
     }
     let is_down = record.healthy == Some(false);
     let text = match (record.status, &record.failed_update) {
@@ -33,24 +35,6 @@ pub(super) fn state(record: &ServiceStatus) -> (Colour, String) {
         _ => return (colour, in_words(record.status)),
     };
     (Colour::Bad, text.to_owned())
-}
-
-/// A phase of a deployment in words.
-pub(super) fn phase(phase: DeployPhase) -> &'static str {
-    match phase {
-        DeployPhase::Pulling => "pulling",
-        DeployPhase::Starting => "starting",
-        DeployPhase::Probation => "on probation",
-        DeployPhase::RollingBack => "rolling back",
-        DeployPhase::Spreading => "starting beside the old containers",
-        DeployPhase::Draining => "draining the old containers",
-        DeployPhase::Retiring => "stopping the old containers",
-        DeployPhase::Soaking => "serving alone, on probation",
-        DeployPhase::Settling => "removing the old containers",
-        DeployPhase::Quiescing => "stopping what writes to the data",
-        DeployPhase::Copying => "copying the data",
-        DeployPhase::Restoring => "putting the data back",
-    }
 }
 
 fn in_words(status: StatusValue) -> String {

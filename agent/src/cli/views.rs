@@ -11,6 +11,7 @@ use jiff::Timestamp;
 
 use crate::config::says_it_is_off;
 use crate::model::output::clean;
+use crate::service::wording;
 
 use super::answer::line;
 use super::attention;
@@ -381,7 +382,7 @@ fn blocked_by(agent: Option<&str>) -> String {
 fn progress_in_words(progress: &DeployProgress, now: Timestamp) -> String {
     let phase = match progress.phase {
         DeployPhase::Probation => "probation",
-        other => attention::phase(other),
+        other => wording::phase(other),
     };
     let share = match (progress.phase, progress.deadline) {
         (DeployPhase::Pulling | DeployPhase::Copying, _) if progress.total_bytes > 0 => {

@@ -15,11 +15,11 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use super::answer::show;
-use super::attention;
 use super::client::{Client, ClientError};
 use super::views::probe_in_words;
 use crate::model::output::clean;
 use crate::model::text::seconds;
+use crate::service::wording;
 
 /// Pause between two looks at the record.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -135,7 +135,7 @@ pub(super) async fn run(wait: &Wait, client: &Client, json: bool) -> Result<Outc
         if Instant::now() >= deadline {
             let what = record.deploy.as_ref().map_or_else(
                 || "the check has not ended".to_owned(),
-                |deploy| format!("the deployment goes on ({})", attention::phase(deploy.phase)),
+                |deploy| format!("the deployment goes on ({})", wording::phase(deploy.phase)),
             );
             let text = format!("not decided within {} s: {what}", wait.limit.as_secs());
             break end(wait, &record, Outcome::Undecided, text);
@@ -337,7 +337,7 @@ impl Progress {
             Some(DeployProgress { phase, image, deadline, probe, .. }) => {
                 let until = deadline.map(|at| format!(", until {}", seconds(at))).unwrap_or_default();
                 let probe = probe.as_ref().map(probe_in_words).unwrap_or_default();
-                format!("{}: {}{until}{probe}", attention::phase(*phase), clean(image))
+                format!("{}: {}{until}{probe}", wording::phase(*phase), clean(image))
             }
             None => return,
         };

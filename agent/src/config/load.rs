@@ -43,7 +43,7 @@ impl Configuration for WithoutServices {
 impl Config {
     fn read(text: &str, path: &Path, env: Env<'_>, with_services: bool) -> Result<Self, ConfigErrors> {
         let mut findings = Findings::default();
-        let (mut named_variables, mut named_channels) = (BTreeSet::new(), Vec::new());
+        let (mut named_variables, mut named_channels) = (BTreeSet::new(), channels::Named::default());
         let (mut has_registry, mut misplaced) = (false, Misplaced::default());
         let mut unread_services = None;
         let normalize = |mut tree: Value, findings: &mut Findings| {
@@ -52,8 +52,9 @@ impl Config {
                 services.clear();
             }
             push::note_unread(&mut tree, findings);
+            channels::note_unread(&mut tree, findings);
             named_variables = named::variables(&tree);
-            named_channels = channels::names_in(&tree);
+            named_channels = channels::Named::of(&tree, findings);
             has_registry = tree["registry"]["url"].is_string();
             let mut tree = without_old_port(tree, findings);
             misplaced = misplaced::take(&mut tree, findings);
@@ -92,8 +93,7 @@ impl Config {
             warnings: Vec::new(),
             text_hash: hash_of(text),
         };
-        named_channels.retain(|name| !channels::is_on(&config, name));
-        config.faulty_channels = named_channels;
+        config.faulty_channels = named_channels.off(&config, &mut findings);
         let services = KeyPath::of("services");
         let fault = findings.fault_at(&services).map(|what| format!("{services}: {what}"));
         config.unusable_services = fault.or(unread_services);
@@ -233,13 +233,13 @@ mod tests {
     #[test]
     fn unknown_keys_are_reported_at_every_level() {
         let config = good(&json!({
-            "servics": [], "registry": {"pol_interval": 5}, "notifications": {"discrod": {}},
+            "servics": [], "registry": {"pol_interval": 5}, "notifications": {"telegram": {}},
             "services": [{"name": "a", "x": 1}], "$schema": "s.json",
         }));
         assert_eq!(
             config.warnings,
             [
-                "notifications.discrod: is not a known key and is ignored; did you mean \"discord\"?",
+                "notifications.telegram: is not a known key and is ignored; allowed: discord, smtp, webhooks",
                 "registry.pol_interval: is not a known key and is ignored; did you mean \"poll_interval\"?",
                 "a: x: is not a known key and is ignored; allowed: auto_heal, auto_start, auto_update, compose_files, \
                  compose_project, compose_watch, container_name, cpu_threshold, env_file, heal_cooldown, \

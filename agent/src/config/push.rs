@@ -6,9 +6,9 @@ use evenkeel_common::config::expand::Env;
 use evenkeel_common::config::{Findings, KeyPath, is_spelling, quote};
 use evenkeel_common::secret::Secret;
 use http::HeaderValue;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::channels::{expanded, unless_faulty, web_url};
+use super::channels::{expanded, key_in, unless_faulty, web_url};
 use super::file::PushFile;
 use super::items::Items;
 use super::{FleetTerms, PushConfig};
@@ -30,9 +30,10 @@ pub(super) struct Push {
 /// in a value that is given once more. The default would let a machine go first that is to wait for others.
 pub(super) fn note_unread(tree: &mut Value, findings: &mut Findings) {
     let (at, ring) = (KeyPath::of("push"), KeyPath::of("push.ring"));
+    let is_ring = |key: &str| ["ring", "rings"].iter().any(|name| is_spelling(key, name));
     let Some(members) = tree.as_object_mut() else { return };
     if members.get("push").is_none_or(Value::is_null)
-        && let Some(key) = spelling(members, &["push"])
+        && let Some(key) = key_in(members, |key| is_spelling(key, "push"))
         && let Some(section) = members.remove(&key)
     {
         findings.fault(&at, format!("is written {}; allowed: \"push\"", quote(&key)));
@@ -45,20 +46,10 @@ pub(super) fn note_unread(tree: &mut Value, findings: &mut Findings) {
         let what = format!("is unclear, since {repeated} is given more than once");
         findings.fault(&ring, what);
     } else if push.get("ring").is_none_or(Value::is_null)
-        && let Some(key) = [push, members].into_iter().find_map(|place| spelling(place, &["ring", "rings"]))
+        && let Some(key) = [push, members].into_iter().find_map(|place| key_in(place, is_ring))
     {
         findings.fault(&ring, format!("is written {}; allowed: \"ring\" in \"push\"", quote(&key)));
     }
-}
-
-/// Returns the key that is a spelling of one of `names` and has a value. One with a mark in front is a remark.
-fn spelling(members: &Map<String, Value>, names: &[&str]) -> Option<String> {
-    let is_one = |(key, value): &(&String, &Value)| {
-        !value.is_null()
-            && key.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && names.iter().any(|name| is_spelling(key, name))
-    };
-    members.iter().find(is_one).map(|(key, _)| key.clone())
 }
 
 /// `push`: enabled if a warden is configured. It then needs a token, because wardens reject an empty one.

@@ -195,13 +195,17 @@ impl Member {
         match &self.lifecycle {
             Lifecycle::Active | Lifecycle::Changing(..) => false,
             Lifecycle::Retiring => self.service.is_retired() && !self.service.has_leases(),
-            Lifecycle::Stopping(at) => self.may_be_interrupted(*at),
+            Lifecycle::Stopping(at) => self.may_be_interrupted(*at) && !self.may_wind_up(*at),
             Lifecycle::Closed => true,
         }
     }
 
     fn may_be_interrupted(&self, at: Instant) -> bool {
         !self.service.is_stepping() || Instant::now() >= at
+    }
+
+    fn may_wind_up(&self, end: Instant) -> bool {
+        self.service.winds_up() && Instant::now() < end
     }
 
     /// Begins the shutdown. Further requests fail immediately.
@@ -212,8 +216,10 @@ impl Member {
 
     /// Writes the final state.
     pub(super) async fn leave(&mut self, now: Timestamp) {
-        if self.service.is_stepping() {
-            tracing::warn!("a deployment step is still in progress; it is resumed at the next start");
+        let durable = self.service.durable();
+        if let Some((step, _)) = durable.step().filter(|_| durable.is_changing_containers()) {
+            let service = self.name();
+            tracing::warn!(service, step, "a deployment is in progress; it is resumed at the next start");
         }
         if let Err(error) = self.commit(self.service.shut_down(), now).await {
             tracing::error!(service = self.name(), %error, "the final state could not be written");
@@ -221,6 +227,29 @@ impl Member {
         self.world.data.at_rest.release(self.name());
         // The final state may contain a new verdict.
         self.publish();
+    }
+
+    /// While the agent is stopping: takes the next step after which nothing stays stopped, if one is due. Nothing else that is
+    /// running is of use any more.
+    pub(super) async fn wind_up(&mut self, now: Timestamp) {
+        let may_wind_up = matches!(&self.lifecycle, Lifecycle::Stopping(end) if self.may_wind_up(*end));
+        if !may_wind_up || self.service.winds_up_at(now).is_none_or(|at| at > now) {
+            return;
+        }
+        self.journal.retry();
+        if self.catch_up(now).await.is_err() {
+            return;
+        }
+        let (draft, action) = self.service.act_at_stop(now);
+        if self.commit(draft, now).await.is_err() {
+            return;
+        }
+        self.touch();
+        self.running.clear();
+        if let Some(action) = action {
+            let work = self.work(action);
+            self.running.push(work);
+        }
     }
 
     /// Applies a pending configuration if it is time for that, and returns whether it has. Operations in progress are
@@ -470,16 +499,24 @@ impl Member {
 
     /// Returns the time until it has to be woken without an event.
     pub(super) fn wake_in(&self, now: Timestamp) -> Option<Duration> {
-        if let Lifecycle::Stopping(at) | Lifecycle::Changing(_, _, at) = &self.lifecycle {
-            return Some(at.saturating_duration_since(Instant::now()));
+        let until = |at: Timestamp| Duration::try_from(at.duration_since(now)).unwrap_or_default();
+        let retry_in = self.journal.retry_in();
+        match &self.lifecycle {
+            Lifecycle::Changing(_, _, at) => return Some(at.saturating_duration_since(Instant::now())),
+            Lifecycle::Stopping(at) => {
+                let end = at.saturating_duration_since(Instant::now());
+                // What is due now could not begin.
+                let next = self.service.winds_up_at(now).filter(|at| *at > now).map(until);
+                return Some(retry_in.or(next).map_or(end, |next| next.min(end)));
+            }
+            Lifecycle::Active | Lifecycle::Retiring | Lifecycle::Closed => {}
         }
-        if let Some(wait) = self.journal.retry_in() {
-            return Some(wait);
+        if retry_in.is_some() {
+            return retry_in;
         }
         if self.service.is_retired() {
             return None;
         }
-        let until = |at: Timestamp| Duration::try_from(at.duration_since(now)).unwrap_or_default();
         let due = self.service.wake_at(now).map(until);
         if self.service.is_pulling() { Some(due.unwrap_or(PROGRESS_EVERY).min(PROGRESS_EVERY)) } else { due }
     }

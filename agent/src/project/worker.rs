@@ -126,6 +126,7 @@ impl Worker {
         let mut at = 0;
         while at < self.members.len() {
             has_changed |= self.members[at].try_reconfigure(now);
+            self.members[at].wind_up(now).await;
             if self.members[at].is_leaving() {
                 self.members[at].leave(now).await;
                 self.members.remove(at);

@@ -54,6 +54,8 @@ use crate::service::rollout::plan::Cause;
 use crate::service::view::status::StatusContext;
 use crate::service::{Durable, FilesApplied, Service};
 
+pub(crate) use snapshot::copying;
+
 const IMAGE: &str = "localhost:5000/web:1";
 const API: &str = "localhost:5000/api:1";
 
@@ -74,6 +76,11 @@ pub(crate) fn config() -> ServiceConfig {
         keep_images: 3,
         ..ServiceConfig::default()
     }
+}
+
+/// A service that does nothing.
+pub(crate) fn idle() -> Service {
+    Scenario::of(config()).service
 }
 
 fn boot_of(now: &str, before: &str) -> Boot {

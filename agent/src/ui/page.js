@@ -457,16 +457,14 @@ function makeRow(name) {
   };
   const path = encodeURIComponent(name);
   const trigger = button("Trigger", "Look for a new image now, and deploy it if there is one", async (node) => {
-    const { gate, image, clear } = record.waiting ?? {};
-    const passes = PASSED_BY_TRIGGER.includes(gate) || clear === `POST /trigger/${name}`;
-    const sure = !passes || await confirmDialog(`Trigger ${legible(name)}?`,
-      `Its images are looked for now. This also deploys the update of ${legible(image)} that is held back (gate ${legible(gate)}).`, "Trigger");
-    if (sure) act(node, `/trigger/${path}`, name);
+    const { waiting } = record;
+    const answer = !waiting ? "yes" : await confirmDialog(`Trigger ${legible(name)}?`,
+      `Its images are looked for now. ${ofTrigger(waiting, name)}`, "Trigger", "Only check");
+    if (answer) act(node, answer === "other" ? `/trigger/${path}?pass=false` : `/trigger/${path}`, name);
   });
   const first = () => (trigger.hidden ? redeploy : trigger);
   const redeploy = button("Redeploy", "Pull and recreate all containers", async (node) => {
-    const { gate } = record.waiting ?? {};
-    const also = gate && !KEPT_BY.includes(gate) ? ` This also deploys the update that is held back (gate ${legible(gate)}).` : "";
+    const also = record.waiting ? ` ${ofRedeploy(record.waiting)}` : "";
     const sure = await confirmDialog(`Redeploy ${legible(name)}?`,
       `Its images are pulled and all containers of the project are recreated. The service is briefly unavailable.${also}`, "Redeploy");
     if (sure) act(node, `/redeploy/${path}`, name);
@@ -617,6 +615,23 @@ function blame(name) {
 const PASSED_BY_TRIGGER = ["approval", "min_age", "window", "project"];
 // Gates that a redeployment does not pass.
 const KEPT_BY = ["blocked", "signature", "snapshot"];
+
+// What a trigger does to updates that are held. The row shows one of them with one gate, but a trigger counts for all of them, and
+// once the gates open that it does not pass.
+function ofTrigger({ gate, image, clear }, name) {
+  const passes = PASSED_BY_TRIGGER.includes(gate) || clear === `POST /trigger/${name}`;
+  const shown = passes
+    ? `This also deploys the update of ${legible(image)} that is held back (gate ${legible(gate)}).`
+    : `The update of ${legible(image)} stays held back (gate ${legible(gate)}), which a trigger does not pass.`;
+  return `${shown} For every update that is found, it is the approval, unless ask_on wants one, and it passes min_age and window, also later, when other gates open.`;
+}
+
+// What a redeployment does to updates that are held.
+function ofRedeploy({ gate, image }) {
+  return KEPT_BY.includes(gate)
+    ? `The update of ${legible(image)} stays held back (gate ${legible(gate)}); others that are held back may be deployed.`
+    : `This also deploys the update that is held back (gate ${legible(gate)}), and others that are may be deployed, too.`;
+}
 
 const APPROVE = "POST /approve/";
 // The service whose approval an update waits for: its own, or another one of the project that has the same image.

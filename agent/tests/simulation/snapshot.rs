@@ -240,3 +240,65 @@ async fn image_and_data_match_whenever_an_agent_that_goes_back_is_killed() {
     }
     assert!(runs > 4, "only {runs} runs");
 }
+
+/// Runs the agent until the deployment is in this step, and stops it as the service manager does. Returns whether it has ended
+/// before the world killed it at one of the calls that followed.
+async fn stopped_in(step: &str, fake: &FakeWorld, config: &Arc<ServiceConfig>, kill: Option<usize>) -> bool {
+    let key = state_key("shop");
+    let world = world(fake, Arc::new(fake.clone())).await;
+    let durable = fake.durable(&key).await;
+    let (member, handle) = Member::new(config.clone(), durable, world.clone(), StartReason::Start);
+    let (tasks, stop) = (TaskSet::new(), CancellationToken::new());
+    Placement::new(world.clock.clone(), tasks.clone(), stop.clone()).place(vec![member]);
+    let is_there = async {
+        while fake.durable(&key).await.step().is_none_or(|(now, _)| now != step) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        () = run_script(&handle, &world, Script::Poll) => unreachable!("polling never ends"),
+        () = is_there => {}
+    }
+    fake.crash_at(kill);
+    stop.cancel();
+    let has_ended = tokio::select! {
+        biased;
+        () = fake.crash.notified() => false,
+        in_time = tasks.finish(Duration::from_secs(25)) => in_time,
+    };
+    fake.crash_at(None);
+    tasks.finish(Duration::ZERO).await;
+    has_ended
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_is_stopped_for_good_before_the_data_is_copied_leaves_the_service_running() {
+    for step in ["quiesce", "copy"] {
+        let (fake, config) = with_data(Behaviour::Good).await;
+        assert!(stopped_in(step, &fake, &config, None).await, "{step}");
+        let what = format!("stopped in {step}\n{}", fake.transcript().join("\n"));
+        assert_eq!(fake.violations(), Vec::<String>::new(), "{what}");
+        assert_eq!(fake.up("web"), [id_of("web v1")], "{what}");
+        assert_eq!(fake.durable(&state_key("shop")).await.deployment, None, "{what}");
+        assert_eq!(fake.data_versions(), [vec![1], vec![], vec![]], "{what}: what was copied is removed");
+        assert_eq!(fake.leftovers(), Vec::<String>::new(), "{what}");
+        // Once it runs again, it makes the update.
+        assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+        assert_matches(&fake, true, &what).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_is_killed_while_it_stops_starts_again_what_it_has_stopped_for_the_copy() {
+    let mut runs = 0;
+    for at in every(3, 0) {
+        let (fake, config) = with_data(Behaviour::Good).await;
+        if stopped_in("copy", &fake, &config, Some(at)).await {
+            break;
+        }
+        assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+        assert_matches(&fake, true, &format!("killed at call {at} of the stop")).await;
+        runs += 1;
+    }
+    assert!(runs > 1, "only {runs} runs");
+}

@@ -110,8 +110,8 @@ impl<'de> Visitor<'de> for Node<'_> {
         while let Some(key) = source.next_key::<String>()? {
             let path = self.path.key(&key);
             let value = source.next_value_seed(Node { path: path.clone(), findings: &mut *self.findings })?;
-            if map.insert(key, value).is_some() {
-                self.findings.repeat(path);
+            if let Some(replaced) = map.insert(key, value) {
+                self.findings.repeat(path, replaced);
             }
         }
         Ok(Value::Object(map))
@@ -135,6 +135,7 @@ mod tests {
         let mut findings = Findings::default();
         let tree = parse(r#"{"a":{"b":1,"b":2},"c":[{"d":1,"d":1}],"a2":0}"#, &mut findings).unwrap();
         assert_eq!(tree["a"]["b"], 2);
+        assert_eq!(findings.replaced(&KeyPath::of("a.b")).collect::<Vec<_>>(), [&Value::from(1)]);
         let texts: Vec<_> = findings.finish().1.iter().map(ToString::to_string).collect();
         let text = "is given more than once; the last one is used";
         assert_eq!(texts, [format!("a.b: {text}"), format!("c[0].d: {text}")]);

@@ -144,6 +144,8 @@ pub struct Findings {
     faults: BTreeMap<KeyPath, String>,
     warnings: Vec<Finding>,
     repeated: Vec<KeyPath>,
+    /// What each of these had before.
+    replaced: Vec<Value>,
 }
 
 impl Findings {
@@ -162,15 +164,22 @@ impl Findings {
         self.warnings.push(Finding { at: at.clone(), message: message.into() });
     }
 
-    /// Records that a key is given more than once, of which the last counts.
-    pub(super) fn repeat(&mut self, at: KeyPath) {
+    /// Records that a key is given once more, and what it had before: the last one counts.
+    pub(super) fn repeat(&mut self, at: KeyPath, replaced: Value) {
         self.warn(&at, "is given more than once; the last one is used");
         self.repeated.push(at);
+        self.replaced.push(replaced);
     }
 
     /// The keys that are given more than once.
     pub fn repeated(&self) -> &[KeyPath] {
         &self.repeated
+    }
+
+    /// The values of a key that do not count, because it is given once more.
+    pub fn replaced(&self, at: &KeyPath) -> impl Iterator<Item = &Value> {
+        let all = self.repeated.iter().zip(&self.replaced);
+        all.filter(move |(repeated, _)| *repeated == at).map(|(_, value)| value)
     }
 
     /// The fault at exactly this location.
@@ -286,9 +295,7 @@ pub fn unread_list(tree: &Value, name: &str, findings: &Findings) -> Option<Stri
     let lists = tree.as_object()?.iter().filter(|(_, value)| value.get(0).is_some());
     // Whoever puts a mark in front of a key leaves it out on purpose.
     let is_misspelt = |key: &&String| {
-        key.as_str() != name
-            && key.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && (is_spelling(key, name) || strsim::damerau_levenshtein(&key.to_lowercase(), name) <= 1)
+        key.as_str() != name && key.starts_with(|c: char| c.is_ascii_alphanumeric()) && is_slip_of(key, name)
     };
     let key = lists.map(|(key, _)| key).find(is_misspelt)?;
     Some(format!("{}: is not a known key; did you mean \"{name}\"?", KeyPath::root().key(key)))
@@ -302,6 +309,13 @@ pub fn is_spelling(word: &str, key: &str) -> bool {
     };
     let (word, key) = (plain(word), plain(key));
     word == key || (key.len() >= 6 && word.len() >= 6 && strsim::damerau_levenshtein(&word, &key) <= 1)
+}
+
+/// Reports whether a word is a spelling of a key, or differs from it by one letter or two that are exchanged, however short it
+/// is: `smpt` of `smtp`.
+pub fn is_slip_of(word: &str, key: &str) -> bool {
+    let lower: String = word.to_lowercase().chars().take(80).collect();
+    is_spelling(word, key) || strsim::damerau_levenshtein(&lower, key) <= 1
 }
 
 #[cfg(test)]

@@ -83,6 +83,46 @@ fn a_waiting_update_shows_its_reason_and_can_be_approved() {
 }
 
 #[test]
+fn a_trigger_asks_also_if_it_does_not_pass_the_gate_that_is_shown() {
+    let stub = StubServer::agent();
+    let waiting = json!({ "image": "shop:latest", "digest": NEW, "gate": "command", "why": "a game is on", "clear": "wait" });
+    let record = with(service("shop", "ok"), &json!({ "waiting": waiting }));
+    stub.status(&json!({ "uptime_seconds": 5, "services": [record] }));
+    stub.answer("POST /trigger/shop", 200, &json!({ "status": "triggered", "scope": "shop" }));
+    let browser = Browser::start();
+    browser.open(&stub.url());
+    browser.wait("the row", "document.querySelector('#rows .is-waiting:not([hidden])') !== null");
+    let asked = || {
+        let mut asked: Vec<String> = stub.received().into_iter().map(|(request, _)| request).collect();
+        asked.retain(|request| request.starts_with("POST /trigger/"));
+        asked
+    };
+    let trigger = "#rows .actions .button:nth-child(1)";
+    let is_open = "document.querySelector('dialog').open";
+    browser.click(trigger);
+    browser.wait("the dialog", is_open);
+    let text = browser.text("#dialog-text");
+    assert!(text.contains("stays held back (gate command), which a trigger does not pass"), "{text}");
+    assert!(text.contains("it is the approval"), "{text}");
+    browser.click("#dialog-no");
+    browser.wait("the dialog to close", &format!("!{is_open}"));
+    assert_eq!(asked(), Vec::<String>::new());
+    // The command is asked again, and nothing is approved.
+    browser.click(trigger);
+    browser.click("#dialog-other");
+    browser.wait_notice("A check of shop has started.");
+    assert_eq!(asked(), ["POST /trigger/shop?pass=false"]);
+    browser.click(trigger);
+    browser.click("#dialog-yes");
+    browser.wait_notice("A check of shop has started.");
+    assert_eq!(asked(), ["POST /trigger/shop?pass=false", "POST /trigger/shop"]);
+    // The dialogs of other buttons offer no other deed.
+    browser.click("#rows .actions .button:nth-child(2)");
+    browser.wait("the dialog", is_open);
+    assert_eq!(browser.value("document.querySelector('#dialog-other').hidden"), true);
+}
+
+#[test]
 fn an_update_that_another_service_of_the_project_holds_is_approved_there() {
     let stub = StubServer::agent();
     let waiting = json!({
@@ -228,7 +268,8 @@ fn the_question_before_a_redeployment_says_whether_it_deploys_what_is_held_back(
     assert!(text.contains("all containers of the project are recreated"), "{text}");
     assert!(text.contains("deploys the update that is held back (gate approval)"), "{text}");
     let text = question("blocked");
-    assert!(!text.contains("held back"), "{text}");
+    assert!(text.contains("The update of shop:latest stays held back (gate blocked)"), "{text}");
+    assert!(text.contains("others that are held back may be deployed"), "{text}");
 }
 
 #[test]

@@ -11,12 +11,12 @@ mod webhook;
 use std::collections::HashSet;
 
 use evenkeel_common::config::expand::{Env, expand, names};
-use evenkeel_common::config::{Findings, KeyPath, did_you_mean, quote};
+use evenkeel_common::config::{Findings, KeyPath, did_you_mean, is_slip_of, quote};
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Config;
 use super::items::Items;
@@ -61,6 +61,13 @@ const SINGLE: [(&str, IsOn); 2] = [
     ("smtp", |notifications| notifications.smtp.is_some()),
 ];
 
+/// The section of the channels of which there may be several.
+const WEBHOOKS: &str = "webhooks";
+
+fn sections() -> impl Iterator<Item = &'static str> {
+    SINGLE.iter().map(|(name, _)| *name).chain([WEBHOOKS])
+}
+
 /// Selects the entries that a channel sends (DECISIONS 5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntryFilter {
@@ -84,13 +91,72 @@ impl Default for EntryFilter {
     }
 }
 
-/// Returns the valid channels.
+/// Records a fault where the file may name channels that would not be read, under a misspelt key or beside `notifications`, and
+/// puts them where they belong: a channel that nobody knows of loses its queue, and nobody is told that it is off.
+pub(super) fn note_unread(tree: &mut Value, findings: &mut Findings) {
+    let at = KeyPath::of("notifications");
+    let Some(members) = tree.as_object_mut() else { return };
+    if is_absent(members, "notifications")
+        && let Some((key, section)) = take_slip(members, "notifications")
+    {
+        findings.fault(&at, format!("is written {}; allowed: \"notifications\"", quote(&key)));
+        members.insert("notifications".to_owned(), section);
+    }
+    let mut inside = match members.remove("notifications") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(inside)) => inside,
+        Some(other) => {
+            members.insert("notifications".to_owned(), other);
+            return;
+        }
+    };
+    for name in sections() {
+        if !is_absent(&inside, name) {
+            continue;
+        }
+        let found = take_slip(&mut inside, name).map(|found| (found, ""));
+        let found = found.or_else(|| Some((take_slip(members, name)?, " beside \"notifications\"")));
+        if let Some(((key, channel), beside)) = found {
+            let (key, allowed) = (quote(&key), quote(name));
+            let what = format!("is written {key}{beside}; allowed: {allowed} in \"notifications\"");
+            findings.fault(&at.key(name), what);
+            inside.insert(name.to_owned(), channel);
+        }
+    }
+    if !inside.is_empty() {
+        members.insert("notifications".to_owned(), Value::Object(inside));
+    }
+}
+
+fn is_absent(members: &Map<String, Value>, name: &str) -> bool {
+    members.get(name).is_none_or(Value::is_null)
+}
+
+/// Takes what has a value under a misspelt `name`.
+fn take_slip(members: &mut Map<String, Value>, name: &str) -> Option<(String, Value)> {
+    let key = key_in(members, |key| is_slip_of(key, name))?;
+    let value = members.remove(&key)?;
+    Some((key, value))
+}
+
+/// Returns the key that is meant and has a value. One with a mark in front is a remark.
+pub(super) fn key_in(members: &Map<String, Value>, is_meant: impl Fn(&str) -> bool) -> Option<String> {
+    let is_one = |(key, value): &(&String, &Value)| {
+        !value.is_null() && key.starts_with(|c: char| c.is_ascii_alphanumeric()) && is_meant(key)
+    };
+    members.iter().find(is_one).map(|(key, _)| key.clone())
+}
+
+/// Returns the valid channels; none if the section as a whole has a fault.
 pub(super) fn notifications(
     file: NotificationsFile,
     env: Env<'_>,
     findings: &mut Findings,
 ) -> NotificationsConfig {
     let at = KeyPath::of("notifications");
+    if findings.fault_at(&at).is_some() {
+        return NotificationsConfig::default();
+    }
     let place = at.key("discord");
     let discord = file.discord.map(|file| discord::read(file, &place, env, findings));
     let discord = unless_faulty(discord, &place, "discord is off", findings).flatten();
@@ -100,7 +166,7 @@ pub(super) fn notifications(
     let mut names = HashSet::new();
     let mut webhooks = Vec::new();
     for (n, file) in file.webhooks.into_iter().enumerate() {
-        let at = at.key("webhooks").index(n);
+        let at = at.key(WEBHOOKS).index(n);
         let channel = webhook::read(file.unwrap_or_default(), &at, env, findings);
         // Each channel has its own queue under its name.
         if !channel.name.is_empty() && !names.insert(channel.name.clone()) {
@@ -112,7 +178,7 @@ pub(super) fn notifications(
         webhooks.extend(unless_faulty(channel, &at, "this webhook is off", findings));
     }
     let webhooks =
-        unless_faulty(webhooks, &at.key("webhooks"), "all webhooks are off", findings).unwrap_or_default();
+        unless_faulty(webhooks, &at.key(WEBHOOKS), "all webhooks are off", findings).unwrap_or_default();
     NotificationsConfig { discord, smtp, webhooks }
 }
 
@@ -185,8 +251,50 @@ pub fn says_it_is_off(warning: &str) -> bool {
     ["is off)", "are off)"].iter().any(|end| warning.ends_with(end))
 }
 
-/// Returns the names of the configured channels, including invalid ones if their name is readable.
-pub(super) fn names_in(tree: &Value) -> Vec<String> {
+/// The channels that the file names.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    names: Vec<String>,
+    /// Those in values that do not count, because their key is given once more.
+    replaced: Vec<(KeyPath, Vec<String>)>,
+}
+
+impl Named {
+    /// Finds them, including invalid ones if their name is readable.
+    pub(super) fn of(tree: &Value, findings: &Findings) -> Self {
+        let sections = sections().map(|name| format!("notifications.{name}"));
+        let keys =
+            ["notifications", "push", "push.warden_url"].map(str::to_owned).into_iter().chain(sections);
+        let mut replaced = Vec::new();
+        for key in keys {
+            let at = KeyPath::of(&key);
+            let inside = |value: Value, name: &str| Value::Object(Map::from_iter([(name.to_owned(), value)]));
+            let trees = findings.replaced(&at).map(|value| key.rsplit('.').fold(value.clone(), inside));
+            let names: Vec<String> = trees.flat_map(|tree| names_in(&tree)).collect();
+            replaced.push((at, names));
+        }
+        Self { names: names_in(tree), replaced }
+    }
+
+    /// Returns those that are off. A warning says which part of the file is not read.
+    pub(super) fn off(self, config: &Config, findings: &mut Findings) -> Vec<String> {
+        let Self { mut names, replaced } = self;
+        names.retain(|name| !is_on(config, name));
+        for (at, earlier) in replaced {
+            let is_lost = |name: &String| !is_on(config, name) && !names.contains(name);
+            let lost: Vec<String> = earlier.into_iter().filter(is_lost).collect();
+            if !lost.is_empty() {
+                let what = "is given more than once, and what only an earlier one has is not read (these channels are off)";
+                findings.warn(&at, what);
+                names.extend(lost);
+            }
+        }
+        names
+    }
+}
+
+/// Returns the names of the channels in a file, including invalid ones if their name is readable.
+fn names_in(tree: &Value) -> Vec<String> {
     let notifications = &tree["notifications"];
     let wardens = match &tree["push"] {
         Value::Object(push) => push.get("warden_url").unwrap_or(&Value::Null),
@@ -201,7 +309,7 @@ pub(super) fn names_in(tree: &Value) -> Vec<String> {
     let mut found: Vec<String> = is_wanted.then(|| "push".to_owned()).into_iter().collect();
     let single = SINGLE.iter().filter(|(name, _)| !notifications[*name].is_null());
     found.extend(single.map(|(name, _)| (*name).to_owned()));
-    let webhooks = match &notifications["webhooks"] {
+    let webhooks = match &notifications[WEBHOOKS] {
         Value::Array(webhooks) => &webhooks[..],
         // A single webhook that is not in an array.
         other => std::slice::from_ref(other),
@@ -216,7 +324,7 @@ pub(super) fn names_in(tree: &Value) -> Vec<String> {
 }
 
 /// Reports whether the channel with this name is valid and therefore enabled.
-pub(super) fn is_on(config: &Config, name: &str) -> bool {
+fn is_on(config: &Config, name: &str) -> bool {
     let notifications = &config.notifications;
     if let Some(webhook) = name.strip_prefix("webhook/") {
         return notifications.webhooks.iter().any(|one| one.name == webhook);

@@ -1,5 +1,8 @@
 //! Valid and invalid channels.
 
+use std::path::Path;
+
+use evenkeel_common::config::Configuration as _;
 use serde_json::json;
 
 use super::*;
@@ -209,4 +212,73 @@ fn every_section_of_which_there_is_one_has_a_row() {
     let sections = schema["properties"]["notifications"]["properties"].as_object().expect("it has sections");
     let single: Vec<&str> = sections.keys().map(String::as_str).filter(|name| *name != "webhooks").collect();
     assert_eq!(single, SINGLE.map(|(name, _)| name));
+}
+
+#[test]
+fn a_channel_under_a_misspelt_key_is_known_and_off_with_a_reason() {
+    let hook = json!([{"name": "h", "url": "http://hook.example/x", "method": "POST"}]);
+    let discord = json!({"webhook_url": "$HOOK"});
+    for (tree, name, expected) in [
+        (
+            json!({"notifications": {"webhook": hook}}),
+            "webhook/h",
+            "notifications.webhooks: is written \"webhook\"; allowed: \"webhooks\" in \"notifications\" (all webhooks are off)",
+        ),
+        (
+            json!({"notifications": {"discrod": discord, "discord": null}}),
+            "discord",
+            "notifications.discord: is written \"discrod\"; allowed: \"discord\" in \"notifications\" (discord is off)",
+        ),
+        (
+            json!({"notifications": {"smpt": {"host": "m"}}}),
+            "smtp",
+            "notifications.smtp: is written \"smpt\"; allowed: \"smtp\" in \"notifications\" (smtp is off)",
+        ),
+        (
+            json!({"discord": discord}),
+            "discord",
+            "notifications.discord: is written \"discord\" beside \"notifications\"; allowed: \"discord\" in \"notifications\" \
+             (discord is off)",
+        ),
+        (
+            json!({"notification": {"discord": discord}}),
+            "discord",
+            "notifications: is written \"notification\"; allowed: \"notifications\" (all channels are off)",
+        ),
+    ] {
+        let config = config(&tree);
+        assert_eq!(config.warnings, [expected], "{tree}");
+        assert!(says_it_is_off(expected), "{tree}");
+        assert_eq!(config.faulty_channels, [name], "{tree}: it keeps its queue");
+        assert_eq!(config.notifications, NotificationsConfig::default(), "{tree}");
+    }
+    // A remark, and what there is under the right key as well.
+    let config = config(&json!({"notifications": {"_smtp": {}, "webhooks": hook, "webhook": hook}}));
+    assert_eq!((config.notifications.webhooks.len(), config.faulty_channels), (1, Vec::new()));
+}
+
+#[test]
+fn a_channel_that_only_the_first_of_two_equal_keys_has_is_known_and_off() {
+    let hook = r#"[{"name": "h", "url": "http://hook.example/x", "method": "POST"}]"#;
+    let smtp = r#""smtp": {"host": "m", "port": 25, "from": "a@b.example", "to": "c@d.example"}"#;
+    let first = format!(r#"{{"webhooks": {hook}, {smtp}}}"#);
+    for (text, off, on) in [
+        (format!(r#"{{"notifications": {first}, "notifications": {{{smtp}}}}}"#), "webhook/h", true),
+        (
+            format!(r#"{{"notifications": {{{smtp}, "webhooks": {hook}, "webhooks": []}}}}"#),
+            "webhook/h",
+            true,
+        ),
+        (format!(r#"{{"notifications": {{{smtp}, "smtp": null}}}}"#), "smtp", false),
+        (r#"{"push": {"warden_url": "http://w", "token": "t"}, "push": {}}"#.to_owned(), "push", false),
+    ] {
+        let config = Config::parse(&text, Path::new("c.json"), &|_| None).unwrap();
+        assert_eq!(config.faulty_channels, [off], "{text}");
+        assert_eq!(config.notifications.smtp.is_some(), on, "{text}: the last one counts");
+        assert!(config.warnings.iter().any(|warning| says_it_is_off(warning)), "{:?}", config.warnings);
+    }
+    let text = format!(r#"{{"notifications": {first}, "notifications": {first}}}"#);
+    let config = Config::parse(&text, Path::new("c.json"), &|_| None).unwrap();
+    assert_eq!(config.faulty_channels, Vec::<String>::new());
+    assert!(!config.warnings.iter().any(|warning| says_it_is_off(warning)), "{:?}", config.warnings);
 }

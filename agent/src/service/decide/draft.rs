@@ -64,6 +64,11 @@ impl Service {
         )
     }
 
+    /// The agent is stopping: returns the next step that it takes before it ends, if there is one.
+    pub fn act_at_stop(&self, now: Timestamp) -> (Draft, Option<Action>) {
+        self.draft(|service| service.wind_up(now))
+    }
+
     /// A user has requested a check of all services, including this one.
     pub fn triggered_with_all(&self) -> Draft {
         self.draft(Self::on_global_trigger).0

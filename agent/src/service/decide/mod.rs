@@ -30,4 +30,5 @@ pub mod running;
 pub mod shared;
 mod siblings;
 mod start;
+mod stop;
 mod swarm_view;

@@ -5,6 +5,7 @@ mod kept;
 mod left_stopped;
 mod pending;
 mod shared;
+mod stop;
 
 use evenkeel_common::wire::Level;
 
@@ -19,6 +20,7 @@ use crate::service::input::{CheckFault, NotStarted, SnapshotStepped};
 use crate::service::rollout::plan::{Cause, GoBack, GoBackReason};
 use crate::service::rollout::snapshot::KeptSnapshot;
 use crate::service::rollout::step::Phase;
+pub(crate) use stop::copying;
 
 const OLD: &str = "sha256:v1";
 const NEW: &str = "sha256:v2";

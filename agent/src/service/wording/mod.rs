@@ -12,7 +12,7 @@ pub(super) mod swarm;
 
 use std::path::Path;
 
-use evenkeel_common::wire::{AuditEntry, Gate, ImageDigest, KeptImage, Kind, Level};
+use evenkeel_common::wire::{AuditEntry, DeployPhase, Gate, ImageDigest, KeptImage, Kind, Level};
 use jiff::Timestamp;
 
 use crate::config::ServiceConfig;
@@ -43,6 +43,24 @@ pub(super) use crate::service::wording::images::{
     played_back, rollback_risks, tag_declined, tag_taken, unsigned, unsigned_elsewhere,
 };
 use crate::service::wording::images::{label_change, label_lines, tag_change};
+
+/// A phase of a deployment.
+pub(crate) fn phase(phase: DeployPhase) -> &'static str {
+    match phase {
+        DeployPhase::Pulling => "pulling",
+        DeployPhase::Starting => "starting",
+        DeployPhase::Probation => "on probation",
+        DeployPhase::RollingBack => "rolling back",
+        DeployPhase::Spreading => "starting beside the old containers",
+        DeployPhase::Draining => "draining the old containers",
+        DeployPhase::Retiring => "stopping the old containers",
+        DeployPhase::Soaking => "serving alone, on probation",
+        DeployPhase::Settling => "removing the old containers",
+        DeployPhase::Quiescing => "stopping what writes to the data",
+        DeployPhase::Copying => "copying the data",
+        DeployPhase::Restoring => "putting the data back",
+    }
+}
 
 /// Warning about an unusable `signed_by` file.
 pub(super) fn unusable_key(fault: &str) -> String {

@@ -123,6 +123,12 @@ pub(in crate::service) fn not_copied(why: &str) -> String {
     format!("the data could not be copied, so nothing was deployed: {why}")
 }
 
+/// Why a deployment was given up when the agent was stopped.
+pub(in crate::service) fn stopped_before_copied() -> String {
+    "the agent was stopped before the data was copied, so nothing was deployed; what was stopped for the copy is started again"
+        .to_owned()
+}
+
 /// Why an update waits whose data could not be copied.
 pub(in crate::service) fn copied_again(failed: &NotCopied) -> String {
     let times = if failed.tries > 1 { format!(" {} times", failed.tries) } else { String::new() };
