@@ -254,16 +254,17 @@ impl Healer {
         findings
     }
 
-    /// Returns the next remedy with its time and container. `restarting`: number of restarts in progress.
+    /// Returns the next remedy with its time and container. `restarting`: number of restarts in progress. `waits`: what may not
+    /// begin, and holds back none of the others.
     pub(in crate::service) fn next_remedy<'a>(
         &'a self,
         restart_states: &'a BTreeMap<String, RestartState>,
         restarting: usize,
         config: &ServiceConfig,
-        is_left_alone: impl Fn(&str) -> bool,
+        waits: impl Fn(&str, &Remedy) -> bool,
     ) -> Option<(Timestamp, &'a str, &'a Remedy)> {
         let remedies = restart_states.iter().filter_map(|(name, restart)| {
-            let remedy = self.remedies.get(name).filter(|_| !is_left_alone(name))?;
+            let remedy = self.remedies.get(name).filter(|remedy| !waits(name, remedy))?;
             let most = match remedy {
                 Remedy::Restart { .. } => MAX_RESTARTING,
                 // Compose needs exclusive access to the project.
