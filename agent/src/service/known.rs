@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::model::swarm::SwarmService;
-use crate::model::{Container, Difference};
+use crate::model::{Container, Difference, HealthState};
 use crate::service::health::assess::StopTimes;
 use crate::service::observation::{LocalImage, Observation};
 
@@ -32,6 +32,8 @@ pub(super) struct Known {
     pub(super) told_to_stop: BTreeMap<String, Timestamp>,
     /// When a container was last unpaused, by ID: its health check has no result until the next probe.
     pub(super) resumed: BTreeMap<String, Timestamp>,
+    /// The result of the last health check that an event has reported, by ID, unless another event came after it.
+    pub(super) reported_health: BTreeMap<String, HealthState>,
     /// How the definition of what an update would bring up differs from what runs, per image as configured.
     pub(super) differences: BTreeMap<String, Vec<Difference>>,
     /// Hash of the compose files as of the last check.

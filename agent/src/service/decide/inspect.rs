@@ -40,6 +40,9 @@ impl Service {
 
     /// Handles an engine event of a container.
     pub(in crate::service) fn event(&mut self, at: Timestamp, id: String, what: &EventKind, now: Timestamp) {
+        if self.repeats_health(&id, what) {
+            return;
+        }
         match what {
             EventKind::Kill { signal } => {
                 let known = self.containers().iter().find(|container| container.id == id);
@@ -94,6 +97,17 @@ impl Service {
             self.known.external_change_at = self.known.external_change_at.max(Some(at.min(now)));
         }
         self.inspections.request_by(now + SETTLE);
+    }
+
+    /// Whether an event only repeats what the last one has reported, and an inspection has shown since. Podman before 6 reports
+    /// each probe of a health check.
+    fn repeats_health(&mut self, id: &str, what: &EventKind) -> bool {
+        let EventKind::Health(health) = what else {
+            self.known.reported_health.remove(id);
+            return false;
+        };
+        let is_reported = self.known.reported_health.insert(id.to_owned(), *health) == Some(*health);
+        is_reported && self.containers().iter().any(|c| c.id == id && c.health == Some(*health))
     }
 
     /// Notes that a container has done its work: it has ended with code 0, and nobody has stopped it. One that has served was to

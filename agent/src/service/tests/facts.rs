@@ -120,6 +120,35 @@ fn an_engine_that_runs_no_health_checks_says_nothing_about_an_image() {
 }
 
 #[test]
+fn a_result_of_a_health_check_that_is_reported_again_is_no_reason_to_inspect_the_project() {
+    let mut scenario = Scenario::of(ServiceConfig { auto_heal: false, ..config() });
+    let reports = |scenario: &mut Scenario, second: i64, health: HealthState| {
+        scenario.at(second).event("id-a", EventKind::Health(health));
+        scenario.service.inspections.next_at().is_some()
+    };
+    let is_seen = |scenario: &mut Scenario, health: HealthState| {
+        scenario.now += SignedDuration::from_secs(1);
+        assert_eq!(scenario.act(), None);
+        scenario.look(&[&with_health("a", health)]);
+    };
+    let (well, sick) = (HealthState::Healthy, HealthState::Unhealthy);
+    is_seen(&mut scenario, well);
+    assert!(reports(&mut scenario, 10, well), "the first one that is heard of");
+    is_seen(&mut scenario, well);
+    for second in [20, 30, 40] {
+        assert!(!reports(&mut scenario, second, well), "podman reports each probe");
+    }
+    // A change, although an inspection has shown it before.
+    is_seen(&mut scenario, sick);
+    assert!(reports(&mut scenario, 50, sick));
+    is_seen(&mut scenario, sick);
+    // The same result, but of another run.
+    scenario.at(60).event("id-a", EventKind::Start);
+    is_seen(&mut scenario, sick);
+    assert!(reports(&mut scenario, 70, sick));
+}
+
+#[test]
 fn a_stop_that_is_reported_only_after_the_probe_that_failed_for_it_stands() {
     for is_stopped in [true, false] {
         let mut scenario = Scenario::of(config());
