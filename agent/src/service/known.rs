@@ -1,6 +1,6 @@
 //! The last known state of the outside: what was read from the engine, the registries and the compose files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -25,6 +25,8 @@ pub(super) struct Known {
     pub(super) swarm: Option<Box<SwarmService>>,
     /// Exit code of each container's last run, by ID: the engine no longer reports it once the next run begins.
     pub(super) exit_codes: BTreeMap<String, i64>,
+    /// IDs of the containers whose health check has passed: the engine remembers only the last few probes.
+    pub(super) served: BTreeSet<String>,
     /// When a container was last told to end by a signal that is not part of a stop, or that it has survived, by ID.
     pub(super) signals: StopTimes,
     /// When a container was last told to stop and has not been started since, by ID, by the agent's clock: it is shifted when

@@ -77,6 +77,7 @@ impl Service {
                 self.durable.stops.remove(&id);
                 self.durable.engine_stops.remove(&id);
                 self.known.exit_codes.remove(&id);
+                self.known.served.remove(&id);
                 self.durable.finished.remove(&id);
                 self.known.signals.remove(&id);
                 self.known.told_to_stop.remove(&id);
@@ -287,6 +288,7 @@ impl Service {
         durable.stops.retain(|id, at| containers.iter().any(|c| c.id == *id && !ran_on(c, *at)));
         durable.engine_stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
         durable.finished.retain(|id| containers.iter().any(|c| c.id == *id));
+        self.known.served.retain(|id| containers.iter().any(|c| c.id == *id));
         let is_down = |c: &Container| !c.is_live() || c.state == State::Unknown;
         // It may have been started and stopped again between two inspections.
         let has_run_since =
