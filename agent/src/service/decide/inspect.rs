@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::model::{Container, EngineError, EventKind, RestartPolicy, State};
 use crate::service::action::Action;
 use crate::service::event::{Event, NoRemedy};
-use crate::service::health::assess::{Stops, Symptom, Trouble};
+use crate::service::health::assess::{Stops, Symptom, Trouble, signed};
 use crate::service::health::gap::{Engine, Sight};
 use crate::service::health::healer as heal;
 use crate::service::health::restart_state::RestartState;
@@ -69,7 +69,7 @@ impl Service {
                     deployment.outage.ended(&id, at);
                 }
                 self.note_exit(&id, at, *exit_code);
-                self.note_finished(&id, *exit_code);
+                self.note_finished(&id, at, *exit_code);
                 self.known.exit_codes.insert(id, *exit_code);
             }
             EventKind::Destroy => {
@@ -112,8 +112,9 @@ impl Service {
     }
 
     /// Notes that a container has done its work: it has ended with code 0, and nobody has stopped it. One that has served was to
-    /// go on, unless its restart policy starts it again whatever its code.
-    fn note_finished(&mut self, id: &str, exit_code: i64) {
+    /// go on, unless its restart policy starts it again whatever its code. One that has run for longer than a probation lasts
+    /// says nothing about what ends on probation: it may be a server that was told to end.
+    fn note_finished(&mut self, id: &str, at: Timestamp, exit_code: i64) {
         let Some(container) = self.containers().iter().find(|c| c.id == id) else { return };
         let is_of_this_run = |at: &Timestamp| container.started_at.is_none_or(|start| *at >= start);
         let stops = [&self.durable.stops, &self.durable.engine_stops];
@@ -123,7 +124,11 @@ impl Service {
         if restart.is_some_and(RestartState::has_ended_its_service) {
             return;
         }
-        if exit_code == 0 && !is_stopped && (!container.served || container.restart_policy.is_endless()) {
+        let lasted = container.started_at.map(|start| at.duration_since(start));
+        let probation = SignedDuration::ZERO..=signed(self.usual_probation());
+        let is_short = lasted.is_some_and(|lasted| probation.contains(&lasted));
+        let is_done = exit_code == 0 && is_short && !is_stopped;
+        if is_done && (!container.served || container.restart_policy.is_endless()) {
             self.durable.finished.insert(id.to_owned());
         }
     }
