@@ -119,8 +119,8 @@ pub struct Container {
     pub health_output: String,
     /// When the last probe of its health check began; `None` if there was none in its last run, or if unknown.
     pub probed_at: Option<Timestamp>,
-    /// Whether its health check has passed in its last run, as far as the engine remembers: it was there to serve, and is no
-    /// job.
+    /// Whether its health check has passed, in its last run as far as the engine remembers, or when it was inspected earlier: it
+    /// was there to serve, and is no job.
     pub served: bool,
     /// Health check timing; `None` without a health check.
     pub health_timing: Option<HealthTiming>,

@@ -1,12 +1,12 @@
 //! The last known state of the outside: what was read from the engine, the registries and the compose files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use crate::model::swarm::SwarmService;
-use crate::model::{Container, Difference};
+use crate::model::{Container, Difference, HealthState};
 use crate::service::health::assess::StopTimes;
 use crate::service::observation::{LocalImage, Observation};
 
@@ -25,6 +25,8 @@ pub(super) struct Known {
     pub(super) swarm: Option<Box<SwarmService>>,
     /// Exit code of each container's last run, by ID: the engine no longer reports it once the next run begins.
     pub(super) exit_codes: BTreeMap<String, i64>,
+    /// IDs of the containers whose health check has passed: the engine remembers only the last few probes.
+    pub(super) served: BTreeSet<String>,
     /// When a container was last told to end by a signal that is not part of a stop, or that it has survived, by ID.
     pub(super) signals: StopTimes,
     /// When a container was last told to stop and has not been started since, by ID, by the agent's clock: it is shifted when
@@ -32,6 +34,8 @@ pub(super) struct Known {
     pub(super) told_to_stop: BTreeMap<String, Timestamp>,
     /// When a container was last unpaused, by ID: its health check has no result until the next probe.
     pub(super) resumed: BTreeMap<String, Timestamp>,
+    /// The result of the last health check that an event has reported, by ID, unless another event came after it.
+    pub(super) reported_health: BTreeMap<String, HealthState>,
     /// How the definition of what an update would bring up differs from what runs, per image as configured.
     pub(super) differences: BTreeMap<String, Vec<Difference>>,
     /// Hash of the compose files as of the last check.

@@ -431,7 +431,6 @@ impl Service {
             }
             return match self.remedy_due(now).filter(|_| is_free) {
                 Some((name, Remedy::Restart { id })) => Some(self.begin_restart(name, id, now)),
-                // What is made anew waits: that is a deployment.
                 _ => self.next_inspection(now),
             };
         }
@@ -478,22 +477,14 @@ impl Service {
     pub fn wake_at(&self, now: Timestamp) -> Option<Timestamp> {
         let is_free = !self.project.is_busy();
         let inspect_at = self.inspections.next_at();
+        // An overdue remedy that waits for its project needs no timer: the end of the sibling's work wakes it.
+        let heal_at = self.next_remedy().map(|(at, ..)| at).filter(|at| is_free || *at > now);
         match &self.durable.deployment {
-            None => {
-                let heal_at = self.next_remedy().map(|(at, ..)| at);
-                // An overdue remedy that waits for its project needs no timer: the end of the sibling's work wakes it.
-                let heal_at = heal_at.filter(|at| is_free || *at > now);
-                [inspect_at, heal_at, self.checks.again_at, self.maintenance_at(now)]
-                    .into_iter()
-                    .flatten()
-                    .min()
-            }
-            Some(_) if self.heals() => {
-                let restart =
-                    self.next_remedy().filter(|(.., remedy)| matches!(remedy, Remedy::Restart { .. }));
-                let restart_at = restart.map(|(at, ..)| at).filter(|at| is_free || *at > now);
-                [self.steps.retry_at, inspect_at, restart_at].into_iter().flatten().min()
-            }
+            None => [inspect_at, heal_at, self.checks.again_at, self.maintenance_at(now)]
+                .into_iter()
+                .flatten()
+                .min(),
+            Some(_) if self.heals() => [self.steps.retry_at, inspect_at, heal_at].into_iter().flatten().min(),
             Some(_) if self.steps.is_running() || !is_free => None,
             Some(_) => self.steps.retry_at.or_else(|| inspect_at.into_iter().chain(self.probe_at(now)).min()),
         }

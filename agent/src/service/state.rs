@@ -71,7 +71,8 @@ pub struct Durable {
     pub left_stopped: BTreeMap<String, LeftStopped>,
     /// When containers were stopped by the engine itself during its shutdown, by ID.
     pub engine_stops: StopTimes,
-    /// IDs of containers that have done their work before: they have ended with code 0, and nobody had stopped them.
+    /// IDs of containers that have done their work before: they have ended with code 0 within the time of a probation, and
+    /// nobody had stopped them.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub finished: BTreeSet<String>,
     /// The containers that ran when the agent was stopped; cleared once compared with the current ones.

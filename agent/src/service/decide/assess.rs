@@ -46,8 +46,8 @@ fn awaited_ends(container: &Container) -> impl Iterator<Item = &str> {
 }
 
 impl Service {
-    /// Adds what only the events tell about containers: the exit codes of earlier runs, who is being stopped, and which
-    /// results of health checks are older than a pause.
+    /// Adds what only events and earlier inspections tell about containers: the exit codes of earlier runs, which have served,
+    /// who is being stopped, and which results of health checks are older than a pause.
     pub(in crate::service) fn with_events(
         &mut self,
         mut containers: Vec<Container>,
@@ -56,8 +56,11 @@ impl Service {
         let jobs: BTreeSet<String> = containers.iter().flat_map(awaited_ends).map(str::to_owned).collect();
         for container in &mut containers {
             let id = &container.id;
-            // Its health check is that of its image, which others serve with.
-            container.served &= !jobs.contains(&container.compose_service);
+            if container.served || container.health == Some(HealthState::Healthy) {
+                self.known.served.insert(id.clone());
+            }
+            // The health check of a job is that of its image, which others serve with.
+            container.served = self.known.served.contains(id) && !jobs.contains(&container.compose_service);
             // An inspection no longer reports the exit code of the last run once the next one has begun.
             if container.restart_count > 0 && container.exit_code == 0 && container.state != State::Exited {
                 container.exit_code = self.known.exit_codes.get(id).copied().unwrap_or_default();

@@ -107,12 +107,13 @@ impl Service {
     }
 
     /// Returns the service as the continuation of the same one under its previous configuration: with its possible leases, and
-    /// with what the engine's events have told, which the engine does not repeat.
+    /// with what the engine has told, and does not repeat.
     #[must_use]
     pub fn continuing(self, before: &Self) -> Self {
         let (healer, events) = (before.healer.clone(), before.known.clone());
         let known = Known {
             exit_codes: events.exit_codes,
+            served: events.served,
             signals: events.signals,
             told_to_stop: events.told_to_stop,
             resumed: events.resumed,

@@ -27,7 +27,12 @@ impl Service {
     /// Returns the next remedy with its time and container name.
     pub(in crate::service) fn next_remedy(&self) -> Option<(Timestamp, &str, &Remedy)> {
         let (states, restarting) = (&self.durable.restart_states, self.restarting.len());
-        self.healer.next_remedy(states, restarting, &self.config, |name| self.is_left_alone(name))
+        // To make a container anew is a deployment.
+        let is_deploying = self.durable.is_deploying();
+        let waits = |name: &str, remedy: &Remedy| {
+            (is_deploying && matches!(remedy, Remedy::Recreate { .. })) || self.is_left_alone(name)
+        };
+        self.healer.next_remedy(states, restarting, &self.config, waits)
     }
 
     /// Whether a container runs an image whose rollback failed: it is not touched until a user acts (DECISIONS 4).

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::model::{Container, EngineError, EventKind, RestartPolicy, State};
 use crate::service::action::Action;
 use crate::service::event::{Event, NoRemedy};
-use crate::service::health::assess::{Stops, Symptom, Trouble};
+use crate::service::health::assess::{Stops, Symptom, Trouble, signed};
 use crate::service::health::gap::{Engine, Sight};
 use crate::service::health::healer as heal;
 use crate::service::health::restart_state::RestartState;
@@ -40,6 +40,9 @@ impl Service {
 
     /// Handles an engine event of a container.
     pub(in crate::service) fn event(&mut self, at: Timestamp, id: String, what: &EventKind, now: Timestamp) {
+        if self.repeats_health(&id, what) {
+            return;
+        }
         match what {
             EventKind::Kill { signal } => {
                 let known = self.containers().iter().find(|container| container.id == id);
@@ -66,7 +69,7 @@ impl Service {
                     deployment.outage.ended(&id, at);
                 }
                 self.note_exit(&id, at, *exit_code);
-                self.note_finished(&id, *exit_code);
+                self.note_finished(&id, at, *exit_code);
                 self.known.exit_codes.insert(id, *exit_code);
             }
             EventKind::Destroy => {
@@ -74,6 +77,7 @@ impl Service {
                 self.durable.stops.remove(&id);
                 self.durable.engine_stops.remove(&id);
                 self.known.exit_codes.remove(&id);
+                self.known.served.remove(&id);
                 self.durable.finished.remove(&id);
                 self.known.signals.remove(&id);
                 self.known.told_to_stop.remove(&id);
@@ -96,9 +100,21 @@ impl Service {
         self.inspections.request_by(now + SETTLE);
     }
 
+    /// Whether an event only repeats what the last one has reported, and an inspection has shown since. Podman before 6 reports
+    /// each probe of a health check.
+    fn repeats_health(&mut self, id: &str, what: &EventKind) -> bool {
+        let EventKind::Health(health) = what else {
+            self.known.reported_health.remove(id);
+            return false;
+        };
+        let is_reported = self.known.reported_health.insert(id.to_owned(), *health) == Some(*health);
+        is_reported && self.containers().iter().any(|c| c.id == id && c.health == Some(*health))
+    }
+
     /// Notes that a container has done its work: it has ended with code 0, and nobody has stopped it. One that has served was to
-    /// go on, unless its restart policy starts it again whatever its code.
-    fn note_finished(&mut self, id: &str, exit_code: i64) {
+    /// go on, unless its restart policy starts it again whatever its code. One that has run for longer than a probation lasts
+    /// says nothing about what ends on probation: it may be a server that was told to end.
+    fn note_finished(&mut self, id: &str, at: Timestamp, exit_code: i64) {
         let Some(container) = self.containers().iter().find(|c| c.id == id) else { return };
         let is_of_this_run = |at: &Timestamp| container.started_at.is_none_or(|start| *at >= start);
         let stops = [&self.durable.stops, &self.durable.engine_stops];
@@ -108,7 +124,11 @@ impl Service {
         if restart.is_some_and(RestartState::has_ended_its_service) {
             return;
         }
-        if exit_code == 0 && !is_stopped && (!container.served || container.restart_policy.is_endless()) {
+        let lasted = container.started_at.map(|start| at.duration_since(start));
+        let probation = SignedDuration::ZERO..=signed(self.usual_probation());
+        let is_short = lasted.is_some_and(|lasted| probation.contains(&lasted));
+        let is_done = exit_code == 0 && is_short && !is_stopped;
+        if is_done && (!container.served || container.restart_policy.is_endless()) {
             self.durable.finished.insert(id.to_owned());
         }
     }
@@ -273,6 +293,7 @@ impl Service {
         durable.stops.retain(|id, at| containers.iter().any(|c| c.id == *id && !ran_on(c, *at)));
         durable.engine_stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
         durable.finished.retain(|id| containers.iter().any(|c| c.id == *id));
+        self.known.served.retain(|id| containers.iter().any(|c| c.id == *id));
         let is_down = |c: &Container| !c.is_live() || c.state == State::Unknown;
         // It may have been started and stopped again between two inspections.
         let has_run_since =

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::config::ServiceConfig;
-use crate::model::{Container, HealthState, NetworkOwner, State};
+use crate::model::{Container, HealthState, HealthTiming, NetworkOwner, State};
 
 /// Extra time that a stop may take beyond the container's stop timeout.
 pub(in crate::service) const STOP_SLACK: Duration = Duration::from_secs(5);
@@ -217,6 +217,18 @@ pub(in crate::service) fn assess_alone(container: &Container, stops: Stops<'_>) 
 /// engine waits up to a minute between two runs, but so long only in a crash loop.
 pub(in crate::service) fn stuck_at(container: &Container) -> Option<Timestamp> {
     container.finished_at.map(|end| end + STUCK_AFTER)
+}
+
+/// Reports whether the engine runs no health check of a container: none has ended since then, in all the time that a good one
+/// may take to pass. One that hangs ends with its timeout. Docker 20.10 runs none after a restart with `live-restore`, and
+/// podman none without systemd.
+pub(in crate::service) fn is_unprobed(container: &Container, since: Timestamp, now: Timestamp) -> bool {
+    let has_no_result =
+        container.state == State::Running && matches!(container.health, None | Some(HealthState::Starting));
+    let is_over = |timing: HealthTiming| now.duration_since(since) >= signed(timing.budget());
+    has_no_result
+        && container.health_timing.is_some_and(is_over)
+        && container.probed_at.is_none_or(|probed| probed < since)
 }
 
 /// Reports why a running container that uses another container's network has lost it. The engine does not detect this.

@@ -13,7 +13,8 @@ use crate::model::few::FewMap;
 use crate::model::{Container, State};
 use crate::service::event::Note;
 use crate::service::health::assess::{
-    Condition, Inactive, ProblemKind, StopTimes, Stops, Symptom, TERMINATED, assess, signed, stuck_at,
+    Condition, Inactive, ProblemKind, StopTimes, Stops, Symptom, TERMINATED, assess, is_unprobed, signed,
+    stuck_at,
 };
 use crate::service::health::gap::{Engine, Gaps};
 use crate::service::health::restart_state::{
@@ -190,19 +191,7 @@ impl Healer {
             if matches!(container.state, State::Running | State::Restarting) {
                 self.note_restarts(container, now);
             }
-            let mut condition = assess(container, ends.stops, self.is_in_crash_loop(container, now), now);
-            if known.is_none_or(RestartState::has_no_known_problem)
-                && matches!(&condition, Condition::Failing(symptom) if symptom.kind() == ProblemKind::Down)
-                && self.is_of_unknown_cause(container, ends.exit_codes, now)
-            {
-                condition = Condition::Inactive(Inactive::Stopped);
-                self.note_unknown_cause(container, now, &mut findings);
-            }
-            if condition == Condition::Inactive(Inactive::Finished)
-                && known.is_some_and(RestartState::has_ended_its_service)
-            {
-                condition = Condition::Failing(Symptom::Exited { exit_code: 0 });
-            }
+            let condition = self.condition(container, known, ends, now, &mut findings);
             match condition {
                 // The engine reports neither that it goes on, nor that it has failed a probe, nor that it can be inspected again.
                 // Its restart history is kept.
@@ -254,16 +243,51 @@ impl Healer {
         findings
     }
 
-    /// Returns the next remedy with its time and container. `restarting`: number of restarts in progress.
+    /// Assesses a container by its history, too: whether somebody may have stopped it unseen, whether it has served before its
+    /// last run, and whether its health check is run at all.
+    fn condition(
+        &mut self,
+        container: &Container,
+        known: Option<&RestartState>,
+        ends: Ends<'_>,
+        now: Timestamp,
+        findings: &mut Findings,
+    ) -> Condition {
+        match assess(container, ends.stops, self.is_in_crash_loop(container, now), now) {
+            Condition::Failing(symptom)
+                if symptom.kind() == ProblemKind::Down
+                    && known.is_none_or(RestartState::has_no_known_problem)
+                    && self.is_of_unknown_cause(container, ends.exit_codes, now) =>
+            {
+                self.note_unknown_cause(container, now, findings);
+                Condition::Inactive(Inactive::Stopped)
+            }
+            Condition::Inactive(Inactive::Finished)
+                if known.is_some_and(RestartState::has_ended_its_service) =>
+            {
+                Condition::Failing(Symptom::Exited { exit_code: 0 })
+            }
+            // It is like one without a health check.
+            Condition::Starting
+                if container.started_at.is_some_and(|run| is_unprobed(container, run, now)) =>
+            {
+                Condition::Healthy
+            }
+            condition => condition,
+        }
+    }
+
+    /// Returns the next remedy with its time and container. `restarting`: number of restarts in progress. `waits`: what may not
+    /// begin, and holds back none of the others.
     pub(in crate::service) fn next_remedy<'a>(
         &'a self,
         restart_states: &'a BTreeMap<String, RestartState>,
         restarting: usize,
         config: &ServiceConfig,
-        is_left_alone: impl Fn(&str) -> bool,
+        waits: impl Fn(&str, &Remedy) -> bool,
     ) -> Option<(Timestamp, &'a str, &'a Remedy)> {
         let remedies = restart_states.iter().filter_map(|(name, restart)| {
-            let remedy = self.remedies.get(name).filter(|_| !is_left_alone(name))?;
+            let remedy = self.remedies.get(name).filter(|remedy| !waits(name, remedy))?;
             let most = match remedy {
                 Remedy::Restart { .. } => MAX_RESTARTING,
                 // Compose needs exclusive access to the project.

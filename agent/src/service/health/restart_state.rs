@@ -212,7 +212,9 @@ impl Look<'_> {
                 Condition::Failing(symptom) => self.note_problem(restart, symptom, findings),
                 Condition::Healthy => self.note_healthy(restart, findings),
                 Condition::Inactive(_) => *restart = RestartState::default(),
-                Condition::Starting | Condition::Unmeasured | Condition::Restarting => {}
+                // The engine does not report that it runs no health check.
+                Condition::Starting => self.look_after_budget(findings),
+                Condition::Unmeasured | Condition::Restarting => {}
             }
         }
 
@@ -245,6 +247,14 @@ impl Look<'_> {
     /// Time allowed for the container to become healthy.
     fn budget(&self) -> Duration {
         self.container.health_timing.map_or(self.config.health_grace, |timing| timing.budget())
+    }
+
+    /// Has a container inspected once its health check has had the time to pass.
+    fn look_after_budget(&self, findings: &mut Findings) {
+        let at = self.started_at().map(|run| run + self.budget()).filter(|at| *at > self.now);
+        if let Some(at) = at {
+            not_later(&mut findings.inspect_at, at);
+        }
     }
 
     /// When the container's run began. Ignores a time in the future, which dates from before the clock was set back.

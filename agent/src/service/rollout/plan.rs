@@ -212,8 +212,8 @@ pub struct Plan {
     pub kept_tags: Vec<(Reference, OldImage)>,
     /// The containers before the deployment.
     pub before: Vec<Baseline>,
-    /// Compose services of which a container has ended by itself with code 0 before: jobs, and workers that live by their
-    /// restart policy. One that does so again has done its work.
+    /// Compose services of which a container has ended by itself with code 0 before, within the time of a probation: jobs, and
+    /// workers that live by their restart policy. One that does so again has done its work.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub jobs: BTreeSet<String>,
     /// Change of the tag variable, if any.

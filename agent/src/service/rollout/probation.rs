@@ -12,7 +12,9 @@ use crate::model::image::{ImageId, Reference};
 use crate::model::probe::Target;
 use crate::model::swarm::TaskState;
 use crate::model::{Container, HealthState, State};
-use crate::service::health::assess::{Condition, Inactive, StopTimes, Stops, Symptom, assess_alone, signed};
+use crate::service::health::assess::{
+    Condition, Inactive, StopTimes, Stops, Symptom, assess_alone, is_unprobed,
+};
 use crate::service::rollout::baseline::{Baseline, Expected, NO_STOPS};
 use crate::service::rollout::plan::Plan;
 
@@ -498,16 +500,11 @@ impl Probation {
         })
     }
 
-    /// Returns what to say of a container of which the engine runs no health check: none has ended in all the time that a good
-    /// one may take to pass. One that hangs ends with its timeout. Docker 20.10 runs none after a restart with `live-restore`,
-    /// and podman none without systemd.
+    /// Returns what to say of a container of which the engine runs no health check.
     fn unprobed(&self, container: &Container, now: Timestamp) -> Option<Interference> {
-        let has_no_result = container.state == State::Running
-            && matches!(container.health, None | Some(HealthState::Starting));
         let since = container.started_at.map_or(self.since, |start| start.max(self.since));
-        let is_over = now.duration_since(since) >= signed(container.health_timing?.budget());
-        let is_unprobed = has_no_result && is_over && container.probed_at.is_none_or(|probed| probed < since);
-        is_unprobed.then(|| Interference::Unknown { container: container.name.clone(), unprobed: true })
+        is_unprobed(container, since, now)
+            .then(|| Interference::Unknown { container: container.name.clone(), unprobed: true })
     }
 
     /// Returns when it ends: after the grace, or after the longest time that a health check of a container on probation

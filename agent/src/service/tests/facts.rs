@@ -119,6 +119,83 @@ fn an_engine_that_runs_no_health_checks_says_nothing_about_an_image() {
     }
 }
 
+/// Podman without systemd.
+#[test]
+fn where_no_health_check_is_run_a_restart_has_helped_if_the_container_runs_on() {
+    let mut scenario = Scenario::of(config());
+    let mut crashed = exited("a", 1);
+    for second in [0, 1000, 2000, 3000] {
+        scenario.at(second).look(&[&crashed]);
+        assert_eq!(scenario.at(second + 2).look(&[&crashed]).restarts(), ["a"]);
+        let again =
+            Container { started_at: scenario.seconds(second + 3), ..with_health("a", HealthState::Starting) };
+        scenario.at(second + 6).look(&[&again]);
+        assert_eq!(scenario.kinds(), [Kind::DIED, Kind::RESTARTING]);
+        scenario.at(second + 7).look(&[&again]);
+        assert_eq!(scenario.kinds(), [Kind::RESTARTED], "{second}");
+        crashed.started_at = again.started_at;
+    }
+    // It is slow, and has been probed.
+    let mut scenario = Scenario::of(config());
+    let crashed = exited("a", 1);
+    scenario.look(&[&crashed]);
+    assert_eq!(scenario.at(2).look(&[&crashed]).restarts(), ["a"]);
+    let slow = Container {
+        started_at: scenario.seconds(3),
+        probed_at: scenario.seconds(5),
+        ..with_health("a", HealthState::Starting)
+    };
+    scenario.at(7).look(&[&slow]);
+    assert_eq!(scenario.kinds(), [Kind::DIED, Kind::RESTARTING, Kind::RESTART_FAILED]);
+}
+
+#[test]
+fn where_no_health_check_is_run_a_container_is_healthy_again_once_it_has_run_on() {
+    let mut scenario = Scenario::of(ServiceConfig { auto_heal: false, ..config() });
+    let crashed = exited("a", 1);
+    scenario.look(&[&crashed]).at(2).look(&[&crashed]);
+    assert_eq!(scenario.kinds(), [Kind::DIED]);
+    assert_eq!(scenario.act(), None, "it is inspected");
+    let again = Container { started_at: scenario.seconds(100), ..with_health("a", HealthState::Starting) };
+    for (second, next) in [(101, 104), (104, 110)] {
+        scenario.at(second).look(&[&again]);
+        assert_eq!(scenario.kinds(), []);
+        assert_eq!(scenario.service.inspections.next_at(), scenario.seconds(next));
+        assert_eq!(scenario.at(next).act(), None);
+    }
+    scenario.look(&[&again]);
+    assert_eq!(scenario.kinds(), [Kind::HEALTHY]);
+}
+
+#[test]
+fn a_result_of_a_health_check_that_is_reported_again_is_no_reason_to_inspect_the_project() {
+    let mut scenario = Scenario::of(ServiceConfig { auto_heal: false, ..config() });
+    let reports = |scenario: &mut Scenario, second: i64, health: HealthState| {
+        scenario.at(second).event("id-a", EventKind::Health(health));
+        scenario.service.inspections.next_at().is_some()
+    };
+    let is_seen = |scenario: &mut Scenario, health: HealthState| {
+        scenario.now += SignedDuration::from_secs(1);
+        assert_eq!(scenario.act(), None);
+        scenario.look(&[&with_health("a", health)]);
+    };
+    let (well, sick) = (HealthState::Healthy, HealthState::Unhealthy);
+    is_seen(&mut scenario, well);
+    assert!(reports(&mut scenario, 10, well), "the first one that is heard of");
+    is_seen(&mut scenario, well);
+    for second in [20, 30, 40] {
+        assert!(!reports(&mut scenario, second, well), "podman reports each probe");
+    }
+    // A change, although an inspection has shown it before.
+    is_seen(&mut scenario, sick);
+    assert!(reports(&mut scenario, 50, sick));
+    is_seen(&mut scenario, sick);
+    // The same result, but of another run.
+    scenario.at(60).event("id-a", EventKind::Start);
+    is_seen(&mut scenario, sick);
+    assert!(reports(&mut scenario, 70, sick));
+}
+
 #[test]
 fn a_stop_that_is_reported_only_after_the_probe_that_failed_for_it_stands() {
     for is_stopped in [true, false] {

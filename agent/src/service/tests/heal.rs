@@ -122,6 +122,26 @@ fn a_container_that_has_served_is_healed_also_if_it_ends_with_code_0() {
 }
 
 #[test]
+fn a_server_whose_last_probes_have_all_failed_is_no_finished_job_if_it_ends_with_code_0() {
+    for (first, is_server) in [(HealthState::Healthy, true), (HealthState::Starting, false)] {
+        let mut scenario = Scenario::of(config());
+        let sick = with_health("vpn", HealthState::Unhealthy);
+        scenario.look(&[&with_health("vpn", first)]);
+        assert_eq!(scenario.at(10).look(&[&sick]).restarts(), ["vpn"]);
+        let again = Container { started_at: scenario.seconds(11), ..sick };
+        scenario.at(20).look(&[&again]);
+        assert_eq!(scenario.kinds(), [Kind::UNHEALTHY, Kind::RESTARTING, Kind::RESTART_FAILED]);
+        // The engine remembers only the probes that have failed.
+        let ended = Container { state: State::Exited, health: None, ..again };
+        scenario.at(30).event("id-vpn", EventKind::Die { exit_code: 0 }).look(&[&ended]);
+        scenario.at(32).look(&[&ended]);
+        assert_eq!(scenario.restarts(), [""; 0], "the cooldown is not over");
+        assert_eq!(scenario.kinds() == [Kind::DIED], is_server);
+        assert_eq!(scenario.at(70).restarts().len(), usize::from(is_server));
+    }
+}
+
+#[test]
 fn containers_stopped_by_the_engine_at_its_shutdown_are_restarted() {
     let mut scenario = Scenario::of(config());
     scenario.look(&[&running("a")]);

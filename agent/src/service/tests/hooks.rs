@@ -208,8 +208,8 @@ fn a_hook_that_was_interrupted_by_a_kill_runs_again() {
     scenario.takes(StepResult::ImagesPinned { missing: Vec::new() });
 }
 
-#[test]
-fn containers_are_healed_and_watched_while_the_hook_after_runs() {
+/// A deployment whose image is proven, and watched, while its hook `after` runs. Returns the new container, too.
+fn in_the_hook_after() -> (Scenario, Container) {
     let hooks = with_hooks().service.shared_config();
     let update = hooks
         .update
@@ -222,6 +222,12 @@ fn containers_are_healed_and_watched_while_the_hook_after_runs() {
     scenario.look(&[&new]).at(120).look(&[&new]);
     scenario.takes(StepResult::Unpinned);
     assert!(matches!(scenario.act(), Some(Action::Step(Step::RunHook { .. }))));
+    (scenario, new)
+}
+
+#[test]
+fn containers_are_healed_and_watched_while_the_hook_after_runs() {
+    let (mut scenario, new) = in_the_hook_after();
     assert!(!scenario.service.is_changing_project(), "the other services of the project go on");
 
     let crashes = |scenario: &mut Scenario| {
@@ -240,4 +246,18 @@ fn containers_are_healed_and_watched_while_the_hook_after_runs() {
     scenario.at(460).input(Input::Stepped(StepResult::HookEnded(Ok(None)))).look(&[&again]);
     scenario.check(observed('2', &[local(NEW, &['2'])], &[&again]));
     assert!(matches!(scenario.service.wanted, Some(Cause::GoBack(_))), "{:?}", scenario.service.wanted);
+}
+
+#[test]
+fn a_container_that_is_made_anew_only_after_the_hook_keeps_no_other_one_from_being_restarted() {
+    let (mut scenario, new) = in_the_hook_after();
+    let app = Container { lost_networks: vec!["old".into()], ..exited("app", 1) };
+    scenario.at(200).look(&[&new, &app]).at(202).look(&[&new, &app]);
+    assert_eq!(scenario.act(), None, "that would be a deployment");
+    let crashed = Container { state: State::Exited, exit_code: 1, ..new };
+    scenario.at(205).look(&[&crashed, &app]).at(207).look(&[&crashed, &app]);
+    assert_eq!(scenario.restarts(), ["web-1"]);
+    scenario.input(Input::Stepped(StepResult::HookEnded(Ok(None))));
+    let action = scenario.look(&[&crashed, &app]).act();
+    assert!(matches!(action, Some(Action::Step(_))), "it is made anew: {action:?}");
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -11,7 +12,7 @@ use crate::service::compare::Comparison;
 use crate::service::decide::heal;
 use crate::service::decide::image::ImageDecision;
 use crate::service::event::Event;
-use crate::service::health::assess::{Condition, Inactive, Symptom};
+use crate::service::health::assess::{Condition, Inactive, Symptom, signed};
 use crate::service::images::OldImage;
 use crate::service::observation::{ImageView, Observation, TagInForce};
 use crate::service::rollout::baseline::Baseline;
@@ -21,6 +22,9 @@ use crate::service::rollout::probation::{Failure, Reason};
 use crate::service::rollout::tag::{LineChange, TagChange};
 use crate::service::state::WhyLeft;
 use crate::service::{Service, compare, wording};
+
+/// How long a worker that ends after each piece of work may wait for the next one.
+const LONGEST_PAUSE: Duration = Duration::from_hours(1);
 
 impl Service {
     /// Plans a deployment from the last observation. Returns whether there is anything to do.
@@ -72,7 +76,7 @@ impl Service {
             image_changes,
             kept_tags,
             before,
-            jobs: self.jobs(&observation.containers),
+            jobs: self.jobs(&observation.containers, now),
             tag,
             starts_project: self.starts_project(&observation.containers),
             pull_missing,
@@ -274,10 +278,21 @@ impl Service {
         }
     }
 
-    /// The compose services of which a container has done its work before, as far as the agent has seen it.
-    fn jobs(&self, containers: &[Container]) -> BTreeSet<String> {
-        let jobs = containers.iter().filter(|c| self.durable.finished.contains(&c.id));
+    /// The compose services of which a container has done its work before, as far as the agent has seen it. One that goes on by
+    /// now for far longer than on probation is a server.
+    fn jobs(&self, containers: &[Container], now: Timestamp) -> BTreeSet<String> {
+        let longest = signed(self.usual_probation().max(LONGEST_PAUSE));
+        let goes_on = |c: &Container| {
+            c.is_live() && c.started_at.is_some_and(|start| now.duration_since(start) > longest)
+        };
+        let jobs = containers.iter().filter(|c| self.durable.finished.contains(&c.id) && !goes_on(c));
         jobs.map(|c| c.compose_service.clone()).collect()
+    }
+
+    /// How long a deployment of the containers of this service is on probation, if their health checks stay as they are.
+    pub(in crate::service) fn usual_probation(&self) -> Duration {
+        let timings = self.containers().iter().filter_map(|c| c.health_timing);
+        timings.map(|timing| timing.budget()).fold(self.config.health_grace, Duration::max)
     }
 
     /// The containers, by ID, that a way back to earlier images replaces although they are down: those that have crashed, if
