@@ -247,7 +247,20 @@ async fn a_copy_is_put_back_however_often_that_is_tried() {
     let other = Copied { folder: FolderId { device: 0, inode: 0 }, ..copied };
     let error = FOLDERS.restore(&place, &other).await.unwrap_err().to_string();
     assert!(error.contains("is gone"), "{error}");
-    assert!(FOLDERS.remove(Path::new("/etc")).await.is_err());
+}
+
+#[tokio::test]
+async fn of_what_is_in_the_root_only_a_copy_is_removed() {
+    let gone = ["/.data.evenkeel-test-20260101T000000Z", "/.data.evenkeel-test-20260101T000000Z-set-aside"];
+    for copy in gone.map(Path::new) {
+        FOLDERS.remove(copy).await.unwrap();
+    }
+    for other in
+        ["/", "/etc-of-no-machine", "/.data-of-no-machine", "evenkeel-snapshots/one", ""].map(Path::new)
+    {
+        let error = FOLDERS.remove(other).await.unwrap_err().to_string();
+        assert!(error.ends_with("is not removed: it is no copy"), "{error}");
+    }
 }
 
 #[tokio::test]
