@@ -57,7 +57,8 @@ pub(super) fn is_never_shared(path: &Path) -> bool {
     flags.is_ok_and(|flags| flags.contains(IFlags::NOCOW))
 }
 
-fn names(path: &Path) -> io::Result<Vec<Vec<u8>>> {
+/// The names of the extended attributes of a file or folder.
+pub(super) fn names(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     let list = read(|buffer| rustix::fs::llistxattr(path, buffer));
     let list = match list {
         Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),

@@ -437,6 +437,34 @@ async fn what_a_copy_would_refuse_is_refused_when_it_is_measured() {
 }
 
 #[tokio::test]
+async fn attributes_that_a_copy_can_not_have_are_refused_when_they_are_measured() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = place(folder.path());
+    let (copies, inside) = (folder.path().join("copies"), place.live.join("a/inside"));
+    for created in [&copies, &inside] {
+        fs::create_dir_all(created).unwrap();
+    }
+    // It knows no attributes.
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("none", &copies, "ramfs", flags, None::<&std::ffi::CStr>).unwrap();
+    let _mounted = Mounted(copies.clone());
+    assert_eq!(FOLDERS.measure(&place.live, &place.copy).await.unwrap().copies, 2);
+    for with_acl in [&inside, &place.live] {
+        rustix::fs::lsetxattr(with_acl, "system.posix_acl_default", &acl(), XattrFlags::empty()).unwrap();
+        let refused = FOLDERS.measure(&place.live, &place.copy).await.unwrap_err().to_string();
+        let expected = format!("can't have the mode and attributes of {}: ", with_acl.display());
+        assert!(refused.contains(&expected), "{refused}");
+        assert_eq!(fs::read_dir(&copies).unwrap().count(), 0, "the probes are removed");
+        let error = copy(&place).await.unwrap_err().to_string();
+        assert_eq!(error.rsplit(": ").next(), refused.rsplit(": ").next(), "the copy would have failed");
+        FOLDERS.remove(&place.copy).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn what_is_mounted_inside_the_data_is_neither_copied_nor_removed_with_it() {
     if !is_root() {
         return;
