@@ -14,7 +14,7 @@ use super::copy::Alike;
 use super::mounts::{
     are_in_one_mount, check_no_mount_below, is_mounted_elsewhere, mount_points, mounts, without_volumes,
 };
-use super::{Free, Room, SnapshotError, because, copy, nearest};
+use super::{Free, Room, SnapshotError, attributes, because, copy, nearest};
 
 /// What copies of other users' files take, by bit number (capabilities(7)).
 const CAPABILITIES: [(u32, &str); 3] = [(0, "CAP_CHOWN"), (1, "CAP_DAC_OVERRIDE"), (3, "CAP_FOWNER")];
@@ -90,6 +90,11 @@ pub(super) fn room(live: &Path, copy: &Path, in_container: bool) -> Result<Room,
         && are_in_one_mount(&mounts, live, target)
         && !is_mounted_elsewhere(&staying, live)
         && can_exchange(target);
+    if takes_place {
+        attributes::check_movable(live)?;
+    } else {
+        attributes::check_clearable(live)?;
+    }
     Ok(Room {
         bytes: size.bytes,
         available: free.bytes,

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, chown, symlink};
 use std::os::unix::net::UnixListener;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{AtFlags, CWD, FileType, IFlags, Mode, Timespec, Timestamps, XattrFlags};
 
 use super::*;
 
@@ -367,6 +367,58 @@ async fn data_that_can_not_be_exchanged_is_copied_back() {
     assert!(FOLDERS.restore(&place, &copied).await.is_err());
     assert!(!partial(&place.aside).exists(), "what there is of it takes up room");
     assert_eq!(manifest(&place.copy), before);
+}
+
+/// What can't be removed or renamed until the test ends.
+struct Fixed(File);
+
+impl Fixed {
+    /// Needs a capability that containers lack, and a file system that knows it.
+    fn set(path: &Path) -> Option<Self> {
+        let file = File::open(path).unwrap();
+        let flags = rustix::fs::ioctl_getflags(&file).unwrap_or(IFlags::empty());
+        let is_set = rustix::fs::ioctl_setflags(&file, flags | IFlags::IMMUTABLE).is_ok();
+        if !is_set {
+            println!("NOT RUN: nothing can be made immutable here");
+        }
+        is_set.then_some(Self(file))
+    }
+}
+
+impl Drop for Fixed {
+    fn drop(&mut self) {
+        let flags = rustix::fs::ioctl_getflags(&self.0).unwrap_or(IFlags::empty());
+        let _ = rustix::fs::ioctl_setflags(&self.0, flags - IFlags::IMMUTABLE);
+    }
+}
+
+#[tokio::test]
+async fn data_that_can_not_be_put_back_is_refused_and_left_as_it_is() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = place(folder.path());
+    let below = folder.path().join("below");
+    make(&below);
+    fs::create_dir(&place.live).unwrap();
+    let mounted = Mounted::at(&place.live, &below);
+    let copied = copy(&place).await.unwrap();
+    fs::write(place.live.join("spoiled"), "x").unwrap();
+    let spoiled = manifest(&place.live);
+    let Some(fixed) = Fixed::set(&place.live.join("a/1")) else { return };
+    let refused = FOLDERS.measure(&place.live, &place.aside).await.unwrap_err();
+    assert!(refused.0.contains("live/a/1 can't be removed or renamed"), "{refused}");
+    assert_eq!(FOLDERS.restore(&place, &copied).await.unwrap_err(), refused);
+    assert!(!place.aside.exists(), "nothing has begun");
+    FOLDERS.undo(&place, &copied).await.unwrap();
+    assert_eq!(manifest(&place.live), spoiled);
+    drop(mounted);
+    assert_eq!(FOLDERS.measure(&below, &place.aside).await.unwrap().copies, 1, "it is exchanged");
+    drop(fixed);
+    let _fixed = Fixed::set(&below).unwrap();
+    let refused = FOLDERS.measure(&below, &place.aside).await.unwrap_err();
+    assert!(refused.0.contains("below can't be removed or renamed"), "{refused}");
 }
 
 #[tokio::test]
