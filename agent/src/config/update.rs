@@ -76,8 +76,7 @@ fn snapshot(file: &SnapshotFile, saves: bool, at: &KeyPath, findings: &mut Findi
     for (n, text) in of.iter().enumerate() {
         let at = at.key("of").index(n);
         if !is_directory_name(text) && !is_volume_name(text) {
-            let allowed =
-                "allowed: the name of a volume in the compose files, or an absolute directory without ..";
+            let allowed = "allowed: the name of a volume in the compose files, or an absolute directory without .., not /";
             findings.fault(&at, format!("{}; {allowed}", quote(text)));
         }
         if let Some(other) = of[..n].iter().find(|other| overlap(Path::new(other), Path::new(text))) {

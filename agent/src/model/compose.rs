@@ -240,9 +240,12 @@ impl<'a> ModelService<'a> {
 
     /// Reports whether compose runs commands when it starts or stops its containers, and waits for these.
     pub fn has_hooks(self) -> bool {
-        let is_set =
-            |key: &str| self.element.get(key).and_then(Value::as_array).is_some_and(|all| !all.is_empty());
-        ["pre_start", "post_start", "pre_stop"].into_iter().any(is_set)
+        ["pre_start", "post_start", "pre_stop"].into_iter().any(|key| self.has_hook(key))
+    }
+
+    /// Reports whether it has commands for one of these occasions.
+    pub fn has_hook(self, key: &str) -> bool {
+        self.element.get(key).and_then(Value::as_array).is_some_and(|all| !all.is_empty())
     }
 
     fn depends_on_as(self, condition: &'static str) -> impl Iterator<Item = &'a str> {

@@ -77,6 +77,8 @@ pub enum Obstacle {
     },
     /// The network of the machine, of another container or service.
     NetworkMode(String),
+    /// Compose runs commands before the service starts, but only if none of its containers runs.
+    PreStart,
     /// Another compose service lives in its network or another of its namespaces, or mounts its volumes (`volumes_from`).
     SharedBy(String),
     /// Another compose service is restarted with it (`depends_on` with `restart: true`).
@@ -100,6 +102,7 @@ impl Obstacle {
             Obstacle::Address { network, key } if network.is_empty() => key.clone(),
             Obstacle::Address { network, key } => format!("networks.{network}.{key}"),
             Obstacle::NetworkMode(mode) => format!("network_mode: {mode}"),
+            Obstacle::PreStart => "pre_start".to_owned(),
             Obstacle::SharedBy(by) => format!("a namespace or volumes that {by} shares"),
             Obstacle::Restarts(by) => format!("a dependent, {by}, with restart: true"),
             Obstacle::Data(path) => format!("a writable volume at {path}"),
@@ -117,6 +120,10 @@ impl Obstacle {
                 "publish the port of a proxy instead, or a range with room for twice the containers"
             }
             Obstacle::NetworkMode(_) => "connect the service to a network of the project",
+            Obstacle::PreStart => {
+                "compose skips it while a container of the service runs; make it a service of its own, and depend on it with \
+                 service_completed_successfully"
+            }
             Obstacle::SharedBy(_) => {
                 "connect the other service to a network of the project, and replace its volumes_from by named volumes"
             }
@@ -222,6 +229,9 @@ fn obstacle(model: &Model, service: ModelService<'_>, own: &[&Container]) -> Opt
     };
     if let Some(mode) = text("network_mode").filter(is_shared) {
         return Some(Obstacle::NetworkMode(mode.to_owned()));
+    }
+    if service.has_hook("pre_start") {
+        return Some(Obstacle::PreStart);
     }
     for other in model.services().filter(|other| other.name != service.name) {
         let joins = |name: &str| own.iter().any(|container| container.name == name);
@@ -333,6 +343,8 @@ mod tests {
             (json!({"mac_address": "02:42:ac:11:65:43"}), "mac_address"),
             (json!({"network_mode": "host"}), "network_mode: host"),
             (json!({"network_mode": "service:plain"}), "network_mode: service:plain"),
+            // The new image would start without it.
+            (json!({"pre_start": [{"command": ["./migrate"]}]}), "pre_start"),
         ];
         for (mut web, line) in table {
             web["deploy"] = json!({"update_config": {"order": "start-first"}});
@@ -343,6 +355,7 @@ mod tests {
             json!({"ports": [{"target": 80, "published": ""}, {"target": 81}]}),
             json!({"networks": {"front": null, "back": {"aliases": ["w"]}}}),
             json!({"network_mode": "bridge"}),
+            json!({"pre_start": [], "post_start": [{"command": ["./warm-up"]}]}),
         ];
         for mut web in free {
             web["deploy"] = json!({"update_config": {"order": "start-first"}});

@@ -192,7 +192,7 @@ pub fn named(of: &str, model: &Model) -> Result<Named, String> {
 pub fn is_directory_name(text: &str) -> bool {
     let path = Path::new(text);
     let plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
-    path.is_absolute() && path.components().all(plain) && path.components().count() > 2
+    path.is_absolute() && path.components().all(plain) && path.parent().is_some()
 }
 
 /// A folder that is kept, with the volume that stands for it in the engine.
@@ -332,6 +332,22 @@ mod tests {
         assert_eq!(names(&chain), [["web"], ["api"], ["db"]]);
         let circle = [one("a", &["b"]), one("b", &["a"])];
         assert_eq!(names(&circle), [["a", "b"]]);
+    }
+
+    #[test]
+    fn a_directory_in_the_root_can_be_copied_and_the_root_can_not() {
+        for (text, expected) in [
+            ("/data", true),
+            ("/srv/data/", true),
+            ("/", false),
+            ("//", false),
+            ("data", false),
+            ("/srv/../data", false),
+        ] {
+            assert_eq!(is_directory_name(text), expected, "{text}");
+        }
+        let root = Source { of: "/data".into(), volume: None, folder: "/data".into() };
+        assert_eq!(root.place("7").copy, Path::new("/.data.evenkeel-7"));
     }
 
     #[test]

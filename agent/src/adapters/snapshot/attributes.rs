@@ -5,8 +5,12 @@ use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, lchown};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, IFlags, OFlags, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{
+    AtFlags, CWD, IFlags, OFlags, StatxAttributes, StatxFlags, Timespec, Timestamps, XattrFlags,
+};
 use rustix::io::Errno;
+
+use super::SnapshotError;
 
 /// An attribute that a file system may refuse although a policy sets it anew anyway.
 const SELINUX: &[u8] = b"security.selinux";
@@ -57,7 +61,45 @@ pub(super) fn is_never_shared(path: &Path) -> bool {
     flags.is_ok_and(|flags| flags.contains(IFlags::NOCOW))
 }
 
-fn names(path: &Path) -> io::Result<Vec<Vec<u8>>> {
+/// Refuses what can't be removed or renamed.
+pub(super) fn check_movable(path: &Path) -> Result<(), SnapshotError> {
+    if !is_fixed(path) {
+        return Ok(());
+    }
+    Err(SnapshotError(format!(
+        "{} can't be removed or renamed, so that the data could not be put back; clear its attributes with chattr -i -a",
+        path.display()
+    )))
+}
+
+/// Refuses a folder that can't be emptied: a part of what is in it would be removed before that is noticed.
+pub(super) fn check_clearable(folder: &Path) -> Result<(), SnapshotError> {
+    check_movable(folder)?;
+    let mut left = vec![folder.to_owned()];
+    while let Some(folder) = left.pop() {
+        // A service that runs may remove it in the meantime. What can't be read can't be copied either.
+        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        for entry in entries.filter_map(Result::ok) {
+            let path = entry.path();
+            check_movable(&path)?;
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                left.push(path);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reports whether nobody can remove or rename a file or folder (`chattr +i`), or what is in the folder (`chattr +a`).
+fn is_fixed(path: &Path) -> bool {
+    let how = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let seen = rustix::fs::statx(CWD, path, how, StatxFlags::empty());
+    let fixed = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
+    seen.is_ok_and(|seen| seen.stx_attributes.intersects(fixed))
+}
+
+/// The names of the extended attributes of a file or folder.
+pub(super) fn names(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     let list = read(|buffer| rustix::fs::llistxattr(path, buffer));
     let list = match list {
         Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),

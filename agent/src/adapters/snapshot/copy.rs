@@ -1,6 +1,6 @@
 //! A copy of a folder.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
@@ -74,9 +74,16 @@ pub(super) fn contents(from: &Path, to: &Path, report: &Report) -> Result<(), Sn
     let seen = source.handle.metadata().map_err(because("read", from))?;
     let mut copying = Copying::new(seen.dev(), target.inside(OsStr::new("")), report);
     copying.folder(&source, &target, Path::new(""), 0)?;
-    let here = |folder: &Folder| folder.inside(OsStr::new("."));
-    attributes::copy(&here(&source), &seen, &here(&target)).map_err(because("give its attributes to", to))?;
+    attributes::copy(&source.itself(), &seen, &target.itself())
+        .map_err(because("give its attributes to", to))?;
     rustix::fs::syncfs(&target.handle).map_err(|error| because("sync", to)(error.into()))
+}
+
+/// Gives a new folder the attributes of another one, as its copy would get them.
+pub(super) fn attributes_alone(from: &Path, to: &Path) -> io::Result<()> {
+    let (source, target) = (Folder::open_as(from, from)?, Folder::open_as(to, to)?);
+    attributes::disinherit(&target.itself())?;
+    attributes::copy(&source.itself(), &source.handle.metadata()?, &target.itself())
 }
 
 /// Regular files that can share their blocks with a copy if one of them can.
@@ -112,12 +119,15 @@ pub(super) struct Size {
     pub(super) sets_ids: Option<PathBuf>,
     /// A file that has capabilities of its own, if these are looked for and any has.
     pub(super) capable: Option<PathBuf>,
+    /// The folder itself, and those in it that have an extended attribute which none before them has.
+    pub(super) attributed: Vec<PathBuf>,
 }
 
 /// Measures a folder, which a service may be writing to. Refuses what a copy would refuse. `looks_closer`: whether the
 /// capabilities of files are looked for.
 pub(super) fn size(folder: &Path, looks_closer: bool) -> Result<Size, SnapshotError> {
     let mut seen = HashSet::new();
+    let (mut names, mut attributed) = (BTreeSet::new(), Vec::new());
     let (mut alike, mut capable) = (<[Alike; 2]>::default(), None);
     let top = fs::symlink_metadata(folder).map_err(because("read", folder))?;
     let (mut bytes, mut entries_seen) = (top.blocks().saturating_mul(512), 1_u64);
@@ -133,6 +143,11 @@ pub(super) fn size(folder: &Path, looks_closer: bool) -> Result<Size, SnapshotEr
             Err(error) if depth > 0 && error.kind() == io::ErrorKind::NotFound => continue,
             entries => entries.map_err(because("read", &folder))?,
         };
+        let known = names.len();
+        names.extend(attributes::names(&folder).unwrap_or_default());
+        if depth == 0 || names.len() > known {
+            attributed.push(folder.clone());
+        }
         let is_marked = attributes::is_never_shared(&folder);
         for entry in entries {
             let path = entry.map_err(because("read", &folder))?.path();
@@ -162,7 +177,7 @@ pub(super) fn size(folder: &Path, looks_closer: bool) -> Result<Size, SnapshotEr
             }
         }
     }
-    Ok(Size { bytes, entries: entries_seen, alike, sets_ids, capable })
+    Ok(Size { bytes, entries: entries_seen, alike, sets_ids, capable, attributed })
 }
 
 fn too_deep(folder: &Path) -> SnapshotError {
@@ -178,15 +193,18 @@ struct Folder {
 
 impl Folder {
     fn open(path: &Path) -> Result<Self, SnapshotError> {
-        Self::open_as(path, path)
+        Self::open_as(path, path).map_err(because("open", path))
     }
 
-    fn open_as(path: &Path, shown: &Path) -> Result<Self, SnapshotError> {
+    fn open_as(path: &Path, shown: &Path) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let flags = flags.bits().cast_signed();
-        let handle =
-            OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(because("open", shown))?;
+        let handle = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
         Ok(Self { handle, path: shown.to_owned() })
+    }
+
+    fn itself(&self) -> PathBuf {
+        self.inside(OsStr::new("."))
     }
 
     fn inside(&self, name: &OsStr) -> PathBuf {
@@ -194,7 +212,8 @@ impl Folder {
     }
 
     fn folder(&self, name: &OsStr) -> Result<Self, SnapshotError> {
-        Self::open_as(&self.inside(name), &self.path.join(name))
+        let shown = self.path.join(name);
+        Self::open_as(&self.inside(name), &shown).map_err(because("open", &shown))
     }
 }
 

@@ -81,6 +81,8 @@ fn exchange(one: &Path, live: &Path) -> Result<bool, SnapshotError> {
 fn by_contents(place: &Place) -> Result<(), SnapshotError> {
     let Place { live, copy, aside } = place;
     let report = Report::to_the_end();
+    // Once it is set aside, undoing empties the folder as well.
+    check_clearable(live)?;
     if !aside.exists() {
         copy::complete(live, aside, &report).inspect_err(|_| {
             // It takes up the room that the service needs. The next run would remove it, too.
@@ -91,9 +93,14 @@ fn by_contents(place: &Place) -> Result<(), SnapshotError> {
     copy::contents(copy, live, &report)
 }
 
+fn check_clearable(folder: &Path) -> Result<(), SnapshotError> {
+    mounts::check_removable(folder)?;
+    attributes::check_clearable(folder)
+}
+
 /// Removes what is in a folder, and what is copied into it would inherit.
 fn clear(folder: &Path) -> Result<(), SnapshotError> {
-    mounts::check_removable(folder)?;
+    check_clearable(folder)?;
     for entry in fs::read_dir(folder).map_err(because("read", folder))? {
         let entry = entry.map_err(because("read", folder))?;
         let path = entry.path();

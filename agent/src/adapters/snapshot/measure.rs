@@ -1,8 +1,10 @@
 //! What a copy of a folder would take, and what stands in its way.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown,
+};
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
@@ -12,7 +14,7 @@ use super::copy::Alike;
 use super::mounts::{
     are_in_one_mount, check_no_mount_below, is_mounted_elsewhere, mount_points, mounts, without_volumes,
 };
-use super::{Free, Room, SnapshotError, because, copy, nearest};
+use super::{Free, Room, SnapshotError, attributes, because, copy, nearest};
 
 /// What copies of other users' files take, by bit number (capabilities(7)).
 const CAPABILITIES: [(u32, &str); 3] = [(0, "CAP_CHOWN"), (1, "CAP_DAC_OVERRIDE"), (3, "CAP_FOWNER")];
@@ -77,6 +79,9 @@ pub(super) fn room(live: &Path, copy: &Path, in_container: bool) -> Result<Room,
         check_may_set_ids(path, &own_status())?;
         check_set_ids(path, target)?;
     }
+    for folder in &size.attributed {
+        check_attributes(folder, target)?;
+    }
     let unshared = unshared(&size.alike, |largest| shares_blocks(live, largest, target))?;
     let mounts = mounts();
     // What a container mounts is no longer mounted once it is stopped, except in the agent's own view.
@@ -85,6 +90,11 @@ pub(super) fn room(live: &Path, copy: &Path, in_container: bool) -> Result<Room,
         && are_in_one_mount(&mounts, live, target)
         && !is_mounted_elsewhere(&staying, live)
         && can_exchange(target);
+    if takes_place {
+        attributes::check_movable(live)?;
+    } else {
+        attributes::check_clearable(live)?;
+    }
     Ok(Room {
         bytes: size.bytes,
         available: free.bytes,
@@ -187,6 +197,24 @@ fn check_owner(live: &Path, target: &Path) -> Result<(), SnapshotError> {
     )))
 }
 
+/// Tries whether a copy can have the mode and the extended attributes of a folder: a file system may know no ACLs, or those of
+/// another kind, and some refuse a mode whatever the process may do.
+fn check_attributes(folder: &Path, target: &Path) -> Result<(), SnapshotError> {
+    // As for an exchange.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock();
+    let probe = Probe(target.join(probe_name("g")));
+    match probe.create_folder().and_then(|()| copy::attributes_alone(folder, &probe.0)) {
+        // A service that runs may remove it in the meantime.
+        Err(error) if folder.is_dir() => Err(SnapshotError(format!(
+            "a copy in {} can't have the mode and attributes of {}: {error}",
+            target.display(),
+            folder.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Tries to give a file something. Returns why it does not have that then.
 fn not_kept(probe: &Path, set: impl FnOnce(&File) -> io::Result<bool>) -> Option<String> {
     // As for an exchange.
@@ -238,20 +266,30 @@ fn probe_name(end: &str) -> String {
     format!(".evenkeel-probe-{}-{end}", std::process::id())
 }
 
-/// A file that is removed when it is no longer needed.
+/// A file, or an empty folder, that is removed when it is no longer needed.
 struct Probe(PathBuf);
 
 impl Probe {
-    /// Creates it anew. Others may write in its folder, and may have put a link in its place.
+    /// Creates a file anew. Others may write in its folder, and may have put a link in its place.
     fn create(&self) -> io::Result<File> {
-        let _ = fs::remove_file(&self.0);
+        self.remove();
         File::options().write(true).create_new(true).mode(0o600).open(&self.0)
+    }
+
+    /// The same with a folder.
+    fn create_folder(&self) -> io::Result<()> {
+        self.remove();
+        DirBuilder::new().mode(0o700).create(&self.0)
+    }
+
+    fn remove(&self) {
+        let _ = fs::remove_file(&self.0).or_else(|_| fs::remove_dir(&self.0));
     }
 }
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        self.remove();
     }
 }
 
@@ -294,13 +332,14 @@ mod tests {
         let (live, secret) = (folder.path().join("data"), folder.path().join("secret"));
         fs::create_dir(&live).unwrap();
         fs::write(&secret, "kept").unwrap();
-        for end in ["a", "b", "c", "d", "e", "f"] {
+        for end in ["a", "b", "c", "d", "e", "f", "g"] {
             std::os::unix::fs::symlink(&secret, folder.path().join(probe_name(end))).unwrap();
         }
         shares_blocks(&live, None, folder.path()).unwrap();
         can_exchange(folder.path());
         check_set_ids(&live, folder.path()).unwrap();
         check_owner(&live, folder.path()).unwrap();
+        check_attributes(&live, folder.path()).unwrap();
         assert_eq!(fs::read_to_string(&secret).unwrap(), "kept");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "the probes are removed");
     }

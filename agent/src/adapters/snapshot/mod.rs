@@ -97,7 +97,7 @@ impl Snapshots for FolderSnapshots {
     async fn remove(&self, folder: &Path) -> Result<(), SnapshotError> {
         let folder = folder.to_owned();
         in_thread(move || {
-            if !folder.is_absolute() || folder.components().count() < 3 {
+            if !may_be_copy(&folder) {
                 return Err(SnapshotError(format!("{} is not removed: it is no copy", folder.display())));
             }
             let _turn = Turn::on(&[&folder]);
@@ -140,6 +140,16 @@ fn partial(copy: &Path) -> PathBuf {
 fn identity(folder: &Path) -> Result<FolderId, SnapshotError> {
     let found = fs::symlink_metadata(folder).map_err(because("read", folder))?;
     Ok(FolderId { device: found.dev(), inode: found.ino() })
+}
+
+/// Reports whether a folder may be one that the agent has made. The data may lie in the root, and its copies beside it, among
+/// the folders of the system.
+fn may_be_copy(folder: &Path) -> bool {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    match folder.parent() {
+        Some(parent) if folder.is_absolute() => parent.parent().is_some() || name.contains(".evenkeel-"),
+        _ => false,
+    }
 }
 
 /// Removes a folder with its contents. Symbolic links are not followed.

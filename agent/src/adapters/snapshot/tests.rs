@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, chown, symlink};
 use std::os::unix::net::UnixListener;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{AtFlags, CWD, FileType, IFlags, Mode, Timespec, Timestamps, XattrFlags};
 
 use super::*;
 
@@ -247,7 +247,20 @@ async fn a_copy_is_put_back_however_often_that_is_tried() {
     let other = Copied { folder: FolderId { device: 0, inode: 0 }, ..copied };
     let error = FOLDERS.restore(&place, &other).await.unwrap_err().to_string();
     assert!(error.contains("is gone"), "{error}");
-    assert!(FOLDERS.remove(Path::new("/etc")).await.is_err());
+}
+
+#[tokio::test]
+async fn of_what_is_in_the_root_only_a_copy_is_removed() {
+    let gone = ["/.data.evenkeel-test-20260101T000000Z", "/.data.evenkeel-test-20260101T000000Z-set-aside"];
+    for copy in gone.map(Path::new) {
+        FOLDERS.remove(copy).await.unwrap();
+    }
+    for other in
+        ["/", "/etc-of-no-machine", "/.data-of-no-machine", "evenkeel-snapshots/one", ""].map(Path::new)
+    {
+        let error = FOLDERS.remove(other).await.unwrap_err().to_string();
+        assert!(error.ends_with("is not removed: it is no copy"), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -356,6 +369,58 @@ async fn data_that_can_not_be_exchanged_is_copied_back() {
     assert_eq!(manifest(&place.copy), before);
 }
 
+/// What can't be removed or renamed until the test ends.
+struct Fixed(File);
+
+impl Fixed {
+    /// Needs a capability that containers lack, and a file system that knows it.
+    fn set(path: &Path) -> Option<Self> {
+        let file = File::open(path).unwrap();
+        let flags = rustix::fs::ioctl_getflags(&file).unwrap_or(IFlags::empty());
+        let is_set = rustix::fs::ioctl_setflags(&file, flags | IFlags::IMMUTABLE).is_ok();
+        if !is_set {
+            println!("NOT RUN: nothing can be made immutable here");
+        }
+        is_set.then_some(Self(file))
+    }
+}
+
+impl Drop for Fixed {
+    fn drop(&mut self) {
+        let flags = rustix::fs::ioctl_getflags(&self.0).unwrap_or(IFlags::empty());
+        let _ = rustix::fs::ioctl_setflags(&self.0, flags - IFlags::IMMUTABLE);
+    }
+}
+
+#[tokio::test]
+async fn data_that_can_not_be_put_back_is_refused_and_left_as_it_is() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = place(folder.path());
+    let below = folder.path().join("below");
+    make(&below);
+    fs::create_dir(&place.live).unwrap();
+    let mounted = Mounted::at(&place.live, &below);
+    let copied = copy(&place).await.unwrap();
+    fs::write(place.live.join("spoiled"), "x").unwrap();
+    let spoiled = manifest(&place.live);
+    let Some(fixed) = Fixed::set(&place.live.join("a/1")) else { return };
+    let refused = FOLDERS.measure(&place.live, &place.aside).await.unwrap_err();
+    assert!(refused.0.contains("live/a/1 can't be removed or renamed"), "{refused}");
+    assert_eq!(FOLDERS.restore(&place, &copied).await.unwrap_err(), refused);
+    assert!(!place.aside.exists(), "nothing has begun");
+    FOLDERS.undo(&place, &copied).await.unwrap();
+    assert_eq!(manifest(&place.live), spoiled);
+    drop(mounted);
+    assert_eq!(FOLDERS.measure(&below, &place.aside).await.unwrap().copies, 1, "it is exchanged");
+    drop(fixed);
+    let _fixed = Fixed::set(&below).unwrap();
+    let refused = FOLDERS.measure(&below, &place.aside).await.unwrap_err();
+    assert!(refused.0.contains("below can't be removed or renamed"), "{refused}");
+}
+
 #[tokio::test]
 async fn what_is_put_back_is_seen_wherever_the_folder_is_mounted() {
     if !is_root() {
@@ -421,6 +486,34 @@ async fn what_a_copy_would_refuse_is_refused_when_it_is_measured() {
     let measured = FOLDERS.measure(&place.live, &place.copy).await.unwrap_err();
     assert_eq!(measured, copy(&place).await.unwrap_err());
     assert!(measured.0.ends_with("is too deep to be copied"), "{measured}");
+}
+
+#[tokio::test]
+async fn attributes_that_a_copy_can_not_have_are_refused_when_they_are_measured() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = place(folder.path());
+    let (copies, inside) = (folder.path().join("copies"), place.live.join("a/inside"));
+    for created in [&copies, &inside] {
+        fs::create_dir_all(created).unwrap();
+    }
+    // It knows no attributes.
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("none", &copies, "ramfs", flags, None::<&std::ffi::CStr>).unwrap();
+    let _mounted = Mounted(copies.clone());
+    assert_eq!(FOLDERS.measure(&place.live, &place.copy).await.unwrap().copies, 2);
+    for with_acl in [&inside, &place.live] {
+        rustix::fs::lsetxattr(with_acl, "system.posix_acl_default", &acl(), XattrFlags::empty()).unwrap();
+        let refused = FOLDERS.measure(&place.live, &place.copy).await.unwrap_err().to_string();
+        let expected = format!("can't have the mode and attributes of {}: ", with_acl.display());
+        assert!(refused.contains(&expected), "{refused}");
+        assert_eq!(fs::read_dir(&copies).unwrap().count(), 0, "the probes are removed");
+        let error = copy(&place).await.unwrap_err().to_string();
+        assert_eq!(error.rsplit(": ").next(), refused.rsplit(": ").next(), "the copy would have failed");
+        FOLDERS.remove(&place.copy).await.unwrap();
+    }
 }
 
 #[tokio::test]

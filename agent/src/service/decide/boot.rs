@@ -98,6 +98,7 @@ impl Service {
             self.healer.gaps.await_events(since);
             return;
         }
+        self.copy_cut_short(now);
         // Machine and engine may have been restarted too: bring the project up again and restart the probation. What the
         // shutdown has stopped can't be told from what a person has.
         self.starts_over(now);

@@ -101,7 +101,7 @@ pub struct SnapshotState {
     pub stopped: Vec<Mounter>,
     /// How often running containers were found on the data since it was last at rest.
     pub rounds: u32,
-    /// How many copies were made in vain, because something wrote to the data in the meantime.
+    /// How many copies were made in vain, because something wrote to the data in the meantime, or the agent or machine has ended.
     pub discarded: u32,
     /// Since when the data has been at rest for the copy.
     pub at: Option<Timestamp>,

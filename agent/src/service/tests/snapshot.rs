@@ -1,5 +1,6 @@
 //! Scenarios with snapshots (DECISIONS 13): what is stopped, what is told, and when a copy that has failed is tried again.
 
+mod cut_short;
 mod env_file;
 mod kept;
 mod left_stopped;

@@ -118,6 +118,10 @@ pub(in crate::service) fn will_copy(seen: &SnapshotSeen) -> String {
     format!("{} of data is copied before the update{how} ({})", size(bytes), names.join(", "))
 }
 
+/// Why a copy is not begun anew.
+pub(in crate::service) const CUT_SHORT: &str =
+    "each copy was cut short, because the agent or the machine stopped, or the configuration was reloaded";
+
 /// Why an update was not begun.
 pub(in crate::service) fn not_copied(why: &str) -> String {
     format!("the data could not be copied, so nothing was deployed: {why}")

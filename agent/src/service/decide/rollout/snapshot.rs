@@ -28,7 +28,7 @@ use crate::service::{ROLLBACK_ATTEMPTS, Service, rollback_pause, wording};
 
 /// How often a copy is tried: the service is down, and what has failed, say for lack of room, may have taken minutes.
 const COPY_ATTEMPTS: u32 = 2;
-/// How many copies may be made in vain because something has started that mounts the data.
+/// How many copies may be made in vain because something has started that mounts the data, or the agent or machine has ended.
 const MAX_DISCARDED: u32 = 3;
 /// How long images wait whose data was copied, or was to be, and that were not brought up: the first time and at most.
 const COPY_AGAIN: Duration = Duration::from_hours(1);
@@ -340,6 +340,19 @@ impl Service {
                 self.resumed(phase, now);
             }
             _ => self.copy_failed(why, now),
+        }
+    }
+
+    /// The agent or the machine has ended while the data was copied, or a reload has broken the copy off. The service is down for
+    /// it, and the copy may be the reason: a disk may reset the machine, so that it is not begun anew for ever.
+    pub(in crate::service) fn copy_cut_short(&mut self, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        if deployment.phase != Phase::Copy || deployment.has_earlier_data() {
+            return;
+        }
+        deployment.snapshot.discarded += 1;
+        if deployment.snapshot.discarded >= MAX_DISCARDED {
+            self.copy_failed(wording::snapshot::CUT_SHORT, now);
         }
     }
 

@@ -176,7 +176,11 @@ impl Service {
             }
             Phase::VerifyTasks { failed, watch } => {
                 let failed = failed.clone();
-                match watch.look(service, Goal { image: &swarm.back, known: &BTreeSet::new(), grace }, now) {
+                // Those of the old image that had failed before say nothing about the way back; one that still runs proves it.
+                let over =
+                    service.tasks.iter().filter(|task| task.is_failed() && swarm.known.contains(&task.id));
+                let over: BTreeSet<String> = over.map(|task| task.id.clone()).collect();
+                match watch.look(service, Goal { image: &swarm.back, known: &over, grace }, now) {
                     Verdict::Wait { trouble } => self.swarm_waits(trouble, now),
                     Verdict::Passed => self.rolled_back(failed, None, now),
                     // The swarm goes on with a rollback that it has paused only if the image is set once more.

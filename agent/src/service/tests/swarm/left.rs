@@ -65,6 +65,50 @@ fn gone_back() -> Scenario {
     scenario
 }
 
+/// A swarm keeps the tasks of weeks.
+#[test]
+fn tasks_that_failed_before_the_update_say_nothing_about_its_rollback() {
+    let before = || ["x", "y"].map(|id| task(id, &image('1'), TaskState::Failed));
+    let swarm = |mode, state, tasks: &[Task]| SwarmService {
+        mode,
+        update: Some(UpdateStatus { state, message: String::new() }),
+        tasks: tasks.iter().cloned().chain(before()).collect(),
+        nodes_paused: std::collections::BTreeSet::from(["n2".to_owned()]),
+        ..service(&image('1'))
+    };
+    let new = |state| Task { should_run: true, ..task("z", &image('1'), state) };
+    // The swarm leaves it as it is.
+    let left = Task {
+        name: "shop_web.n2".into(),
+        node: "n2".into(),
+        ..task("left", &image('2'), TaskState::Running)
+    };
+    let (one, all) = (SwarmMode::Replicated(1), SwarmMode::Global);
+    let (started, completed) = (UpdateState::RollbackStarted, UpdateState::RollbackCompleted);
+    for slow in [
+        swarm(one, started, &[new(TaskState::Preparing)]),
+        swarm(all, completed, &[new(TaskState::Running), left]),
+    ] {
+        let mut scenario = Scenario::of(in_swarm());
+        let mut earlier = service(&image('1'));
+        earlier.tasks.extend(before());
+        assert!(scenario.check(seen('2', '1', earlier)).step().is_some());
+        scenario.fails_in_swarm('2');
+        assert!(matches!(scenario.step(), Some(SwarmStep::Set(SetImage { back: true, .. }))));
+        scenario.input(stepped(SwarmResult::Set));
+        for second in [10, 310, 610] {
+            scenario.at(second).observes(Ok(slow.clone()));
+            assert!(scenario.service.durable.deployment.is_some(), "{second}: {:?}", scenario.entries);
+        }
+        assert!(scenario.record().errored.is_some(), "it is told what the swarm waits for");
+        for second in [620, 640] {
+            scenario.at(second).observes(Ok(swarm(slow.mode, completed, &[new(TaskState::Running)])));
+        }
+        let told = scenario.kinds();
+        assert!(told.contains(&Kind::ROLLED_BACK) && !told.contains(&Kind::ROLLBACK_FAILED), "{told:?}");
+    }
+}
+
 #[test]
 fn the_rollback_of_an_update_by_the_agent_is_not_a_persons() {
     for is_unblocked_first in [true, false] {
