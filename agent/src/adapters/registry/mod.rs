@@ -301,7 +301,9 @@ impl RegistryClient {
             Some(stale) => (Some(self.reopen(host, repository, stale).await?), true),
             None => (None, false),
         };
-        let response = self.transport.send(&subject, request(access.as_ref())).await?;
+        let response = self.transport.send(&subject, request(access.as_ref())).await;
+        host.note_protocol(&response);
+        let response = response?;
         let is_basic = |access: &&Access| access.challenge == Challenge::Basic;
         if response.status() == StatusCode::FORBIDDEN
             && let Some(access) = access.as_ref().filter(is_basic)
