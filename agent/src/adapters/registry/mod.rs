@@ -381,7 +381,8 @@ impl RegistryClient {
     /// Answers the same challenge again. If that fails, forgets it, as the registry may send another one next time.
     async fn reopen(&self, host: &Host, repository: &Repository, stale: Access) -> Result<Access, Fault> {
         let opened = self.open(host, repository, stale.challenge, stale.reach).await;
-        if matches!(&opened, Err(Fault::Host(_) | Fault::Repository(_) | Fault::Image(_))) {
+        if matches!(&opened, Err(Fault::Host(_) | Fault::Timeout(_) | Fault::Repository(_) | Fault::Image(_)))
+        {
             host.forget(repository);
         }
         opened

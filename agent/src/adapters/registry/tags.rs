@@ -67,7 +67,7 @@ impl Tags for RegistryClient {
 impl RegistryClient {
     async fn read_tags(&self, repository: &Repository) -> Result<Vec<String>, RegistryError> {
         let too_slow =
-            || Fault::Repository(format!("{}: timed out reading the list of tags", subject(repository)));
+            || Fault::Unfinished(format!("{}: timed out reading the list of tags", subject(repository)));
         let list = |host: Arc<Host>| async move {
             timeout(TIMEOUT, self.list(&host, repository)).await.unwrap_or_else(|_| Err(too_slow()))
         };
