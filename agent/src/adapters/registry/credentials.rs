@@ -93,7 +93,9 @@ impl Credentials {
             path("REGISTRY_AUTH_FILE"),
             path("XDG_RUNTIME_DIR").map(|folder| folder.join("containers/auth.json")),
             Some(format!("/run/containers/{}/auth.json", rustix::process::geteuid().as_raw()).into()),
-            home.map(|home| home.join(".config/containers/auth.json")),
+            path("XDG_CONFIG_HOME")
+                .or_else(|| Some(home?.join(".config")))
+                .map(|config| config.join("containers/auth.json")),
         ];
         let auth_files = match runtime {
             Runtime::Podman => of_podman.into_iter().flatten().collect(),
@@ -139,17 +141,19 @@ impl Credentials {
     async fn look_up(&self, name: &str) -> Result<Option<Login>, RegistryError> {
         let docker = self.config_dir.as_ref().map(|dir| dir.join("config.json"));
         // Docker has logins for registries only.
-        if let Some(path) = docker.filter(|_| !name.contains('/'))
-            && let Some(login) = self.of_file(&path, name, Runtime::Docker).await?
-        {
-            return Ok(Some(login));
-        }
-        for path in &self.auth_files {
-            if let Some(login) = self.of_file(path, name, Runtime::Podman).await? {
-                return Ok(Some(login));
+        let docker = docker.iter().filter(|_| !name.contains('/')).map(|path| (path, Runtime::Docker));
+        let podman = self.auth_files.iter().map(|path| (path, Runtime::Podman));
+        let files: Vec<(&PathBuf, Runtime)> = docker.chain(podman).collect();
+        let mut answer = Ok(None);
+        for (path, runtime) in files {
+            match self.of_file(path, name, runtime).await {
+                Ok(None) => {}
+                Ok(login) => return Ok(login),
+                // Another file may have the login: podman does not need that of Docker, nor its helpers.
+                Err(error) => answer = answer.and(Err(error)),
             }
         }
-        Ok(None)
+        answer
     }
 
     /// Reads a file; `None` if there is none.
@@ -415,6 +419,25 @@ mod tests {
                 });
                 assert_eq!(user.as_deref(), expected, "{host}/{path}");
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_of_docker_that_is_broken_matters_only_where_podmans_has_no_login() {
+        let folder = tempfile::tempdir().unwrap();
+        let login = r#"{"auths":{"quay.io":{"username":"podman","password":"secret"}}}"#;
+        std::fs::write(folder.path().join("auth.json"), login).unwrap();
+        for broken in [r#"{"credsStore":"gone"}"#, "{"] {
+            std::fs::write(folder.path().join("config.json"), broken).unwrap();
+            let credentials = Credentials {
+                auth_files: vec![folder.path().join("none.json"), folder.path().join("auth.json")],
+                ..Credentials::new(Some(folder.path().to_owned()), folder.path().into())
+            };
+            let login = credentials.for_repository("quay.io", "org/app").await.unwrap();
+            let expected = Login::UsernamePassword { username: "podman".into(), password: "secret".into() };
+            assert_eq!(login, Some(expected), "{broken}");
+            let error = credentials.for_repository("other.example", "org/app").await.unwrap_err().to_string();
+            assert!(error.contains("config.json") || error.contains("docker-credential-gone"), "{error}");
         }
     }
 
