@@ -180,7 +180,7 @@ impl Credentials {
         let Some(text) = self.read(path).await? else { return Ok(None) };
         let helpers: Helpers =
             serde_json::from_slice(&text).map_err(|_| fault("it is not a Docker configuration (JSON)"))?;
-        let in_file = || in_file(&text, server).map_err(|why| fault(&why));
+        let in_file = || in_file(&text, server, runtime).map_err(|why| fault(&why));
         let Some(helper) = helpers.of(aliases, runtime) else { return in_file() };
         match self.ask(helper, server).await {
             // As in Docker, the file counts only if the helper does not work, and not if it has no login.
@@ -269,9 +269,9 @@ impl Helpers {
 }
 
 /// Returns the login that is in `config.json` itself.
-fn in_file(text: &[u8], server: &str) -> Result<Option<Login>, String> {
+fn in_file(text: &[u8], server: &str, runtime: Runtime) -> Result<Option<Login>, String> {
     let no_json = || "it is not a Docker configuration (JSON)".to_owned();
-    let text = text_without_helpers(text).map_err(|_| no_json())?;
+    let text = only_logins(text, server, runtime).map_err(|_| no_json())?;
     match docker_credential::get_credential_from_reader(text.as_slice(), server) {
         Ok(DockerCredential::IdentityToken(token)) => Ok(Some(Login::IdentityToken(token))),
         Ok(DockerCredential::UsernamePassword(username, password)) => {
@@ -288,15 +288,29 @@ fn in_file(text: &[u8], server: &str) -> Result<Option<Login>, String> {
     }
 }
 
-fn text_without_helpers(text: &[u8]) -> serde_json::Result<Vec<u8>> {
+/// Leaves out helpers, and names the login for `server` exactly so, if Docker finds it by the host in its key only.
+fn only_logins(text: &[u8], server: &str, runtime: Runtime) -> serde_json::Result<Vec<u8>> {
     let mut config: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(text)?;
     config.retain(|key, _| key == "auths");
-    // Some tools write an empty "auth" for none.
-    let auths = config.get_mut("auths").and_then(serde_json::Value::as_object_mut);
-    for auth in auths.into_iter().flatten().filter_map(|(_, auth)| auth.as_object_mut()) {
-        auth.retain(|key, value| key != "auth" || value != "");
+    if let Some(auths) = config.get_mut("auths").and_then(serde_json::Value::as_object_mut) {
+        for auth in auths.values_mut().filter_map(serde_json::Value::as_object_mut) {
+            // Some tools write an empty text for none.
+            auth.retain(|_, value| value != "");
+        }
+        let of_host = auths.keys().find(|key| host_of(key) == server).cloned();
+        if let Some(key) = of_host.filter(|_| runtime == Runtime::Docker && !auths.contains_key(server))
+            && let Some(auth) = auths.remove(&key)
+        {
+            auths.insert(server.to_owned(), auth);
+        }
     }
     serde_json::to_vec(&config)
+}
+
+/// The host in a key of Docker's logins, which may be a URL or have a path.
+fn host_of(key: &str) -> &str {
+    let rest = key.split_once("://").map_or(key, |(_, rest)| rest);
+    rest.split_once('/').map_or(rest, |(host, _)| host)
 }
 
 #[derive(Deserialize)]
