@@ -101,7 +101,9 @@ impl RegistryClient {
             listed.retain(|tag| tag.len() <= MAX_TAG_LENGTH);
             if is_ours && listed.last() == tags.last() {
                 // It does not know `last`, and repeats the page.
-                return Ok(tags);
+                tags.clear();
+                (next, is_ours) = (Some(whole.clone()), false);
+                continue;
             }
             tags.extend(listed);
             if tags.len() > MAX_TAGS {
