@@ -17,6 +17,7 @@
 //! | [`http`] | the HTTP server: listeners, limits, access, routes |
 //! | [`sse`] | event streams from a journal |
 //! | [`metrics`] | metrics computed at scrape time |
+//! | [`proxy`] | the proxies of the environment |
 //! | [`permissions`] | checks for files that other users can change |
 //! | [`page`] | a dashboard as one document |
 //! | [`telemetry`] | log lines |
@@ -35,6 +36,7 @@ pub mod journal;
 pub mod metrics;
 pub mod page;
 pub mod permissions;
+pub mod proxy;
 pub mod queue;
 pub mod secret;
 pub mod sse;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
@@ -269,25 +269,39 @@ fn check_shows_nothing_of_a_password_that_contains_a_dollar_sign() {
 /// The agent reaches the same warden through it.
 #[test]
 fn a_warden_on_another_machine_is_asked_through_the_proxy() {
-    let proxy = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = format!("http://{}", proxy.local_addr().expect("its address"));
+    let ((proxy, of_proxy), (warden, of_warden)) = (refusing(), refusing());
+    // Connects to this machine, and is no loopback address.
+    let warden = format!("0.0.0.0:{}", warden.port());
+    for (address, requests, expected) in [
+        ("warden.invalid:8080", &of_proxy, "GET http://warden.invalid:8080/fleet/images HTTP/1.1\r\n"),
+        (warden.as_str(), &of_warden, "GET /fleet/images HTTP/1.1\r\n"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+            .args(["fleet", "--warden", &format!("http://{address}")])
+            .env_clear()
+            .env("EVENKEEL_TOKEN", "0123456789abcdef")
+            .env("HTTP_PROXY", format!("http://{proxy}"))
+            .env("NO_PROXY", format!("*.corp.example,{warden}"))
+            .stdin(Stdio::null())
+            .output()
+            .expect("the program is built");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let line = requests.recv_timeout(Duration::from_secs(10));
+        assert_eq!(line.as_deref(), Ok(expected), "{said}");
+    }
+}
+
+/// A server that refuses its first request, and the first line of that.
+fn refusing() -> (SocketAddr, mpsc::Receiver<String>) {
+    let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = server.local_addr().expect("its address");
     let (seen, requests) = mpsc::channel();
     thread::spawn(move || {
-        let (mut stream, _) = proxy.accept().expect("a request");
+        let (mut stream, _) = server.accept().expect("a request");
         let mut line = String::new();
         BufReader::new(&stream).read_line(&mut line).expect("its first line");
         let _ = stream.write_all(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n");
         let _ = seen.send(line);
     });
-    let output = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
-        .args(["fleet", "--warden", "http://warden.invalid:8080"])
-        .env_clear()
-        .env("EVENKEEL_TOKEN", "0123456789abcdef")
-        .env("HTTP_PROXY", address)
-        .stdin(Stdio::null())
-        .output()
-        .expect("the program is built");
-    let said = String::from_utf8_lossy(&output.stderr);
-    let line = requests.recv_timeout(Duration::from_secs(10));
-    assert_eq!(line.as_deref(), Ok("GET http://warden.invalid:8080/fleet/images HTTP/1.1\r\n"), "{said}");
+    (address, requests)
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use evenkeel_common::config::address::is_this_machine;
+use evenkeel_common::proxy::Proxies;
 use evenkeel_common::tls;
 use evenkeel_common::wire::{FleetAnswer, FleetAsk, FleetDecisions, Inventory, InventoryReply, ReleaseReply};
 use parking_lot::{Mutex, RwLock};
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
-use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
+use reqwest::{Client, Proxy, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -86,14 +86,13 @@ impl Connected {
         let mut authorization = HeaderValue::from_str(&format!("Bearer {}", config.token.expose()))
             .map_err(|_| "token has characters that are not allowed in an HTTP header".to_owned())?;
         authorization.set_sensitive(true);
+        let proxies = Proxies::from_env();
         let client = Client::builder()
             .tls_backend_preconfigured(tls::client_config())
             .user_agent(concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT)
-            .redirect(Policy::none());
-        let are_here = bases.iter().all(|url| url.host_str().is_some_and(is_this_machine));
-        let client = if are_here { client.no_proxy() } else { client };
-        let client = client
+            .redirect(Policy::none())
+            .proxy(Proxy::custom(move |url| proxies.of(url.as_str())))
             .build()
             .map_err(|error| format!("cannot create the HTTP client: {}", error.without_url()))?;
         Ok(Self {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evenkeel_common::config::address::is_this_machine;
+use evenkeel_common::proxy::Proxies;
 use evenkeel_common::tls;
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
@@ -10,7 +10,7 @@ use lettre::address::Envelope;
 use lettre::{AsyncSmtpTransport, AsyncTransport, Tokio1Executor};
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Request, RequestBuilder, Response, StatusCode, Url};
+use reqwest::{Client, Proxy, Request, RequestBuilder, Response, StatusCode};
 
 use super::redact::Redactor;
 use crate::ports::meter::server_time;
@@ -67,19 +67,19 @@ fn transient(why: impl Into<String>) -> DeliveryError {
     DeliveryError::Transient { why: why.into(), after: None }
 }
 
-/// Creates a client for the host of `url`. It does not follow redirects: they could send secrets and entries to addresses
-/// that are not configured.
-pub(super) fn web_client(url: &Url) -> Result<Client, String> {
-    let mut builder = Client::builder()
+/// Creates a client that uses the environment's proxies. It does not follow redirects: they could send secrets and entries to
+/// addresses that are not configured.
+pub(super) fn web_client() -> Result<Client, String> {
+    let proxies = Proxies::from_env();
+    Client::builder()
         .tls_backend_preconfigured(tls::client_config())
         .user_agent(concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(REQUEST_TIMEOUT)
-        .redirect(Policy::none());
-    if url.host_str().is_some_and(is_this_machine) {
-        builder = builder.no_proxy();
-    }
-    builder.build().map_err(|error| format!("cannot create the HTTP client: {}", error.without_url()))
+        .redirect(Policy::none())
+        .proxy(Proxy::custom(move |url| proxies.of(url.as_str())))
+        .build()
+        .map_err(|error| format!("cannot create the HTTP client: {}", error.without_url()))
 }
 
 impl Delivery {

@@ -6,10 +6,11 @@ use std::time::Duration;
 use evenkeel_common::cli::eprint_line;
 use evenkeel_common::config::{ConfigErrors, ConfigSource, Findings, address, json, source};
 use evenkeel_common::http::BasePath;
+use evenkeel_common::proxy::Proxies;
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::ErrorBody;
 use reqwest::header::RETRY_AFTER;
-use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
+use reqwest::{Method, Proxy, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -162,8 +163,11 @@ impl Client {
             .connect_timeout(CONNECT_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none());
         // A warden is reached as the agent reaches it. An agent is on this machine, or nearby.
-        let is_direct = matches!(peer, Peer::Agent) || api.host_str().is_some_and(address::is_this_machine);
-        let http = if is_direct { http.no_proxy() } else { http };
+        let proxies = Proxies::from_env();
+        let http = match peer {
+            Peer::Agent => http.no_proxy(),
+            Peer::Warden(_) => http.proxy(Proxy::custom(move |url| proxies.of(url.as_str()))),
+        };
         let http = http.build().map_err(|error| ClientError::Unreachable {
             peer: peer.name(),
             api: shown.to_string(),

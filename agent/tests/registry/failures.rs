@@ -316,6 +316,51 @@ async fn a_hanging_registry_delays_no_other() {
     }
 }
 
+#[tokio::test]
+async fn while_one_repository_hangs_the_others_are_asked_and_get_their_answers() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let client = client_of(&format!("http://{address}"), anonymous());
+    let good = format!(
+        "HTTP/1.1 200 OK\r\nDocker-Content-Digest: {}\r\nConnection: close\r\n\r\n",
+        manifest_digest()
+    );
+    let serve = async {
+        let mut hung = Vec::new();
+        loop {
+            let (mut stream, _) = listener.accept().await.expect("accepted");
+            let mut request = [0; 4096];
+            let length = stream.read(&mut request).await.expect("a request");
+            if String::from_utf8_lossy(&request[..length]).contains("/hangs/") {
+                hung.push(stream);
+                continue;
+            }
+            let _ = stream.write_all(good.as_bytes()).await;
+            let _ = stream.shutdown().await;
+        }
+    };
+    let (hangs, web) = (reference(&address, "hangs:1"), reference(&address, "web:1"));
+    let ask = async {
+        for cycle in 0..3 {
+            let hung = client.digest(&hangs, Urgency::Routine);
+            tokio::pin!(hung);
+            tokio::select! {
+                biased;
+                answer = &mut hung => panic!("{cycle}: {answer:?}"),
+                answer = client.digest(&web, Urgency::Routine) => assert_eq!(answer, Ok(manifest_digest())),
+            }
+            pass_time(Duration::from_secs(15)).await;
+            let error = hung.await.expect_err("it hangs").to_string();
+            assert!(error.ends_with("no answer in time"), "{cycle}: {error}");
+            pass_time(Duration::from_mins(1)).await;
+        }
+    };
+    tokio::select! {
+        () = serve => {}
+        () = ask => {}
+    }
+}
+
 /// Queries a registry that sends one of `answers` per request, then hangs. Returns the client's error.
 async fn fault_of_a_hanging_registry(scheme: &str, answers: &[&str]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");

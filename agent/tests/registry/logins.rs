@@ -240,6 +240,30 @@ async fn logins_are_found_in_the_docker_configuration() {
 }
 
 #[tokio::test]
+async fn a_login_is_found_by_the_host_of_its_key() {
+    for (key, host) in [
+        ("registry.example/team/app", "registry.example"),
+        ("registry.example/", "registry.example"),
+        ("https://registry.example/v1/", "registry.example"),
+        ("http://registry.example:5000", "registry.example:5000"),
+        ("10.0.0.5:5000/v2/", "10.0.0.5:5000"),
+    ] {
+        let docker = Docker::login(key, "ann:pw");
+        let credentials = docker.credentials();
+        let ann = Login::UsernamePassword { username: "ann".into(), password: "pw".into() };
+        assert_eq!(credentials.for_name(host).await, Ok(Some(ann)), "{key}");
+        assert_eq!(credentials.for_name("other.example").await, Ok(None));
+    }
+    // bob:pw, and what some tools write for none.
+    let docker = Docker::new(&serde_json::json!({"auths": {
+        "registry.example": {"auth": "Ym9iOnB3", "identitytoken": "", "username": "", "password": ""},
+        "registry.example/": {"auth": "YW5uOnB3"},
+    }}));
+    let bob = Login::UsernamePassword { username: "bob".into(), password: "pw".into() };
+    assert_eq!(docker.credentials().for_name("registry.example").await, Ok(Some(bob)));
+}
+
+#[tokio::test]
 async fn a_broken_configuration_is_an_error_and_not_an_anonymous_request() {
     let docker = Docker::login("ghcr.io", "no colon here");
     let error = docker.credentials().for_name("ghcr.io").await.expect_err("not name:password").to_string();

@@ -12,6 +12,27 @@ pub fn is_this_machine(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
+/// Reports whether an address is in a network such as `10.0.0.0/8`.
+pub fn is_in(address: IpAddr, network: &str) -> bool {
+    let Some((base, bits)) = network.split_once('/') else { return false };
+    let (Ok(base), Ok(bits)) = (base.parse::<IpAddr>(), bits.parse::<u32>()) else { return false };
+    let prefix = |number: u128, width: u32| match width.checked_sub(bits) {
+        // Shifting out all bits would overflow.
+        Some(rest) if rest < 128 => number >> rest,
+        Some(_) => 0,
+        None => number,
+    };
+    match (address, base) {
+        (IpAddr::V4(address), IpAddr::V4(base)) => {
+            prefix(address.to_bits().into(), 32) == prefix(base.to_bits().into(), 32)
+        }
+        (IpAddr::V6(address), IpAddr::V6(base)) => {
+            prefix(address.to_bits(), 128) == prefix(base.to_bits(), 128)
+        }
+        _ => false,
+    }
+}
+
 /// A parsed listen address; different spellings of the same address compare equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Address {
@@ -144,5 +165,24 @@ mod tests {
             assert!(split(bad).is_err(), "{bad}");
         }
         assert_eq!(parse(":0"), Err(NO_PORT));
+    }
+
+    #[test]
+    fn networks_include_addresses_by_their_prefix() {
+        for (address, network, expected) in [
+            ("10.1.2.3", "10.0.0.0/8", true),
+            ("11.1.2.3", "10.0.0.0/8", false),
+            ("10.0.0.1", "10.0.0.1/32", true),
+            ("10.0.0.2", "10.0.0.1/32", false),
+            ("8.8.8.8", "0.0.0.0/0", true),
+            ("fd00::1", "fd00::/8", true),
+            ("fe80::1", "fd00::/8", false),
+            ("::1", "::/0", true),
+            ("10.0.0.1", "fd00::/8", false),
+            ("10.0.0.1", "10.0.0.0", false),
+            ("10.0.0.1", "10.0.0.0/x", false),
+        ] {
+            assert_eq!(is_in(address.parse().unwrap(), network), expected, "{address} in {network}");
+        }
     }
 }

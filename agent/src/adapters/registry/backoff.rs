@@ -38,6 +38,8 @@ struct State {
     generation: u64,
     /// The backoff is over and one request is the probe. The others wait for its result.
     probing: bool,
+    /// When the registry last answered a request.
+    answered: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -47,6 +49,8 @@ struct Closed {
     failures: u32,
     /// The registry requested this wait (429, or 503 with `Retry-After`); since when it has.
     limited_since: Option<Instant>,
+    /// The registry was reached and did not answer in time.
+    is_timeout: bool,
     error: RegistryError,
 }
 
@@ -90,6 +94,8 @@ impl State {
     fn verdict(&self, urgency: Urgency, asked_at: Instant, now: Instant) -> Verdict {
         match &self.closed {
             None => Verdict::Go { probe: false },
+            // It may be that only one repository hangs. What has waited for it is sent all the same, and shows that.
+            Some(closed) if closed.is_timeout && closed.since > asked_at => Verdict::Go { probe: false },
             Some(closed) if urgency == Urgency::Manual && closed.limited_since.is_none() => {
                 // A failure newer than the request answers it: many concurrent requests cost one timeout.
                 if closed.since > asked_at {
@@ -168,7 +174,9 @@ impl Gate {
                 false
             });
             match verdict {
-                Verdict::Go { probe } => return Ok(Pass { gate: self, generation, probe, _slot: slot }),
+                Verdict::Go { probe } => {
+                    return Ok(Pass { gate: self, generation, probe, began: Instant::now(), _slot: slot });
+                }
                 Verdict::Refused(error) => return Err(error),
                 Verdict::WaitUntil(_) | Verdict::WaitForProbe => drop(slot),
             }
@@ -183,6 +191,7 @@ pub(super) struct Pass<'a> {
     gate: &'a Gate,
     generation: u64,
     probe: bool,
+    began: Instant,
     _slot: SemaphorePermit<'a>,
 }
 
@@ -196,16 +205,23 @@ impl Pass<'_> {
                 // The registry answered, even if with "no such tag". That does not end the backoff if another
                 // request has received a 429 in the meantime.
                 Ok(_) | Err(Fault::Image(_) | Fault::Gone(_) | Fault::Repository(_)) => {
+                    state.answered = Some(now);
                     if of_now || state.closed.as_ref().is_some_and(|closed| closed.limited_since.is_none()) {
                         state.closed = None;
                     }
                 }
-                Err(Fault::Host(text)) => {
-                    if of_now {
+                Err(fault @ (Fault::Host(_) | Fault::Timeout(_))) => {
+                    let is_timeout = matches!(fault, Fault::Timeout(_));
+                    let answers_others = state.answered.is_some_and(|at| at > self.began);
+                    if of_now && !(is_timeout && answers_others) {
                         let failures = state.closed.as_ref().map_or(0, |c| c.failures).saturating_add(1);
-                        state.close(now, now + wait_after(failures), failures, None, text);
+                        let until = now + wait_after(failures);
+                        let error = RegistryError(fault.text().to_owned());
+                        let limited_since = None;
+                        state.close(Closed { until, since: now, failures, limited_since, is_timeout, error });
                     }
                 }
+                Err(Fault::Unfinished(_)) => {}
                 Err(Fault::Limited { text, wait }) => {
                     let before = state.closed.as_ref();
                     let failures =
@@ -219,7 +235,16 @@ impl Pass<'_> {
                         Some(closed) if since.is_some() => until.max(closed.until),
                         _ => until,
                     };
-                    state.close(now, until, failures, Some(since.unwrap_or(now)), text);
+                    let limited_since = Some(since.unwrap_or(now));
+                    let error = RegistryError(text.clone());
+                    state.close(Closed {
+                        until,
+                        since: now,
+                        failures,
+                        limited_since,
+                        is_timeout: false,
+                        error,
+                    });
                 }
             }
         });
@@ -235,16 +260,8 @@ impl Drop for Pass<'_> {
 }
 
 impl State {
-    fn close(
-        &mut self,
-        now: Instant,
-        until: Instant,
-        failures: u32,
-        limited_since: Option<Instant>,
-        text: &str,
-    ) {
-        let error = RegistryError(text.to_owned());
-        self.closed = Some(Closed { until, since: now, failures, limited_since, error });
+    fn close(&mut self, closed: Closed) {
+        self.closed = Some(closed);
         self.generation += 1;
     }
 }
@@ -299,12 +316,13 @@ impl Results {
         let now = Instant::now();
         let mut known = self.0.lock();
         let before = known.get(&image).filter(|last| last.until > last.at);
-        let failures = match (outcome, before) {
-            (Err(Fault::Repository(_)), None) => 1,
+        let is_failure = matches!(outcome, Err(Fault::Repository(_) | Fault::Timeout(_)));
+        let failures = match before {
+            _ if !is_failure => 0,
+            None => 1,
             // Concurrent requests that failed count as one failure.
-            (Err(Fault::Repository(_)), Some(last)) if last.at > asked_at => last.failures,
-            (Err(Fault::Repository(_)), Some(last)) => last.failures.saturating_add(1),
-            _ => 0,
+            Some(last) if last.at > asked_at => last.failures,
+            Some(last) => last.failures.saturating_add(1),
         };
         let wait = if failures == 0 { Duration::ZERO } else { wait_after(failures) };
         let answer = match outcome {
@@ -377,6 +395,54 @@ mod tests {
         assert!(waiting.is_err());
         tokio::time::advance(Duration::from_secs(6)).await;
         assert!(refused(&gate, Urgency::Routine).await, "the second wait is about ten seconds");
+    }
+
+    fn hung() -> Result<(), Fault> {
+        Err(Fault::Timeout("registry r: no answer in time".into()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_without_an_answer_closes_the_gate_only_if_no_other_one_got_one_meanwhile() {
+        let gate = Gate::new(8);
+        let hangs = gate.pass(Urgency::Routine).await.unwrap();
+        let other = gate.pass(Urgency::Routine).await.unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        other.settle(&Ok(()));
+        tokio::time::advance(Duration::from_secs(14)).await;
+        hangs.settle(&hung());
+        assert!(!refused(&gate, Urgency::Routine).await);
+
+        gate.pass(Urgency::Routine).await.unwrap().settle(&hung());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let refusal = gate.pass(Urgency::Routine).await.err().unwrap();
+        assert!(!refusal.is_answer, "another image did not get it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waited_for_a_request_without_an_answer_is_sent() {
+        for urgency in [Urgency::Routine, Urgency::Manual] {
+            let gate = Gate::new(1);
+            gate.pass(urgency).await.unwrap().settle(&hung());
+            tokio::time::advance(Duration::from_secs(5)).await;
+            let first = gate.pass(urgency).await.unwrap();
+            let (waiting, ()) = tokio::join!(gate.pass(urgency), async {
+                tokio::time::sleep(Duration::from_secs(15)).await;
+                first.settle(&hung());
+            });
+            waiting.unwrap().settle(&Ok(()));
+            assert!(!refused(&gate, Urgency::Routine).await, "the registry answers");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reading_that_took_too_long_is_no_answer() {
+        let gate = Gate::new(8);
+        gate.pass(Urgency::Routine).await.unwrap().settle(&Err::<(), _>(Fault::Unfinished("r".into())));
+        assert!(!refused(&gate, Urgency::Routine).await);
+        gate.pass(Urgency::Routine).await.unwrap().settle(&down());
+        tokio::time::advance(Duration::from_secs(5)).await;
+        gate.pass(Urgency::Routine).await.unwrap().settle(&Err::<(), _>(Fault::Unfinished("r".into())));
+        assert!(gate.is_down());
     }
 
     #[tokio::test(start_paused = true)]

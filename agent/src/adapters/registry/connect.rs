@@ -9,11 +9,12 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use evenkeel_common::proxy::Proxies;
 use evenkeel_common::tls;
 use http::header::USER_AGENT;
 use http::{Extensions, HeaderMap, HeaderValue, Uri};
 use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
-use hyper_util::client::legacy::connect::proxy::Tunnel;
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector, HttpInfo};
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use hyper_util::rt::TokioIo;
@@ -31,6 +32,8 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The `User-Agent`.
 pub(super) const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("evenkeel/", env!("CARGO_PKG_VERSION")));
+/// Default port of SOCKS proxies.
+const SOCKS_PORT: u16 = 1080;
 /// Maximum number of bytes read from a connection before other tasks may run.
 const PORTION: usize = 16 * 1024;
 
@@ -74,12 +77,12 @@ impl Tls {
 pub(super) struct Connector {
     tcp: HttpConnector<Resolver>,
     tls: Tls,
-    proxies: Option<Arc<Matcher>>,
+    proxies: Option<Arc<Proxies>>,
 }
 
 impl Connector {
     /// Creates a connector. `proxies` is `None` if none are used.
-    pub(super) fn new(tls: Tls, resolver: Resolver, proxies: Option<Arc<Matcher>>) -> Self {
+    pub(super) fn new(tls: Tls, resolver: Resolver, proxies: Option<Arc<Proxies>>) -> Self {
         let mut tcp = HttpConnector::new_with_resolver(resolver);
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -105,7 +108,8 @@ impl Connector {
 
     /// Returns the proxy for a URL.
     pub(super) fn proxy(&self, to: &Uri) -> Option<Intercept> {
-        self.proxies.as_ref()?.intercept(to)
+        let address = self.proxies.as_ref()?.of(&to.to_string())?;
+        Matcher::builder().all(address).build().intercept(to)
     }
 
     /// Connects directly.
@@ -122,24 +126,43 @@ impl Connector {
             let peer = peer(&stream);
             return Ok(Paced::new(TokioIo::new(stream), peer, false));
         };
-        if to.scheme_str() != Some("https") {
-            let stream = self.dial(proxy.uri().clone()).await?;
+        if to.scheme_str() == Some("https") {
+            let tls = self.tls.config();
+            let host = to.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+            let name = ServerName::try_from(host.to_owned())?;
+            let stream = self.tunnel(&proxy, to).await?;
             let peer = peer(&stream);
-            return Ok(Paced::new(TokioIo::new(stream), peer, true));
+            let stream = TlsConnector::from(tls).connect(name, TokioIo::new(stream)).await?;
+            return Ok(Paced::new(stream, peer, false));
         }
-        let tls = self.tls.config();
-        let dial = HttpsConnector::from((self.tcp, tls.clone()));
+        let is_tunnel = is_socks(&proxy);
+        let stream =
+            if is_tunnel { self.tunnel(&proxy, to).await? } else { self.dial(proxy.uri().clone()).await? };
+        let peer = peer(&stream);
+        Ok(Paced::new(TokioIo::new(stream), peer, !is_tunnel))
+    }
+
+    /// Connects through a proxy that does not see what is sent.
+    async fn tunnel(
+        self,
+        proxy: &Intercept,
+        to: Uri,
+    ) -> Result<MaybeHttpsStream<TokioIo<TcpStream>>, BoxError> {
+        if is_socks(proxy) {
+            let mut socks = SocksV5::new(with_port(proxy.uri(), SOCKS_PORT)?, self.tcp);
+            if let Some((user, password)) = proxy.raw_auth() {
+                socks = socks.with_auth(user.to_owned(), password.to_owned());
+            }
+            let port = if to.scheme_str() == Some("https") { 443 } else { 80 };
+            return Ok(MaybeHttpsStream::Http(socks.call(with_port(&to, port)?).await?));
+        }
+        let dial = HttpsConnector::from((self.tcp, self.tls.config()));
         let mut tunnel =
             Tunnel::new(proxy.uri().clone(), dial).with_headers(HeaderMap::from_iter([(USER_AGENT, AGENT)]));
         if let Some(login) = proxy.basic_auth() {
             tunnel = tunnel.with_auth(login.clone());
         }
-        let host = to.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-        let name = ServerName::try_from(host.to_owned())?;
-        let stream = tunnel.call(to).await?;
-        let peer = peer(&stream);
-        let stream = TlsConnector::from(tls).connect(name, TokioIo::new(stream)).await?;
-        Ok(Paced::new(stream, peer, false))
+        Ok(tunnel.call(to).await?)
     }
 }
 
@@ -161,6 +184,21 @@ impl Service<Uri> for Connector {
             }
         })
     }
+}
+
+fn is_socks(proxy: &Intercept) -> bool {
+    proxy.uri().scheme_str().is_some_and(|scheme| scheme.starts_with("socks"))
+}
+
+/// Adds this port to an address without one.
+fn with_port(address: &Uri, port: u16) -> http::Result<Uri> {
+    let host = address.host().unwrap_or_default();
+    let port = address.port_u16().unwrap_or(port);
+    Uri::builder()
+        .scheme(address.scheme_str().unwrap_or_default())
+        .authority(format!("{host}:{port}"))
+        .path_and_query("/")
+        .build()
 }
 
 /// Returns the addresses of a connection.
@@ -274,9 +312,18 @@ mod tests {
     async fn behind_a_proxy() -> (TcpListener, Client) {
         let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://ann:s3cret@{}", proxy.local_addr().unwrap());
-        let proxies = Matcher::builder().all(address).no("direct.example").build();
+        (proxy, through(&address))
+    }
+
+    /// A client that accepts any certificate and uses this proxy.
+    fn through(address: &str) -> Client {
+        let proxies = Proxies::new(|name| match name {
+            "ALL_PROXY" => Some(address.to_owned()),
+            "NO_PROXY" => Some("*.direct.example,10.0.0.5:5000".to_owned()),
+            _ => None,
+        });
         let resolver = Resolver { lookup: system_lookup(), limit: None };
-        (proxy, Client::new(Connector::new(Tls::unverified(), resolver, Some(Arc::new(proxies)))))
+        Client::new(Connector::new(Tls::unverified(), resolver, Some(Arc::new(proxies))))
     }
 
     async fn get(client: &Client, url: &str) -> StatusCode {
@@ -317,8 +364,10 @@ mod tests {
         };
         tokio::join!(serve, ask);
         let connector = client.connector();
-        assert!(connector.proxy(&Uri::from_static("http://direct.example/v2/")).is_none());
-        assert!(connector.proxy(&Uri::from_static("https://direct.example/v2/")).is_none());
+        assert!(connector.proxy(&Uri::from_static("http://reg.direct.example/v2/")).is_none());
+        assert!(connector.proxy(&Uri::from_static("https://reg.direct.example/v2/")).is_none());
+        assert!(connector.proxy(&Uri::from_static("https://10.0.0.5:5000/v2/")).is_none());
+        assert!(connector.proxy(&Uri::from_static("https://10.0.0.5/v2/")).is_some());
     }
 
     #[tokio::test]
@@ -342,5 +391,44 @@ mod tests {
         };
         let (status, ()) = tokio::join!(get(&client, "https://registry.example/v2/"), serve);
         assert_eq!(status, StatusCode::OK);
+    }
+    #[tokio::test]
+    async fn a_socks_proxy_gets_the_name_and_not_a_request_of_its_own_protocol() {
+        let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = through(&format!("socks5://ann:s3cret@{}", proxy.local_addr().unwrap()));
+        let serve = async {
+            for port in [80, 443] {
+                let (mut stream, _) = proxy.accept().await.unwrap();
+                let mut hello = [0; 3];
+                stream.read_exact(&mut hello).await.unwrap();
+                assert_eq!(hello, [5, 1, 2], "with a login");
+                stream.write_all(&[5, 2]).await.unwrap();
+                let mut login = [0; 12];
+                stream.read_exact(&mut login).await.unwrap();
+                assert_eq!(&login, b"\x01\x03ann\x06s3cret");
+                stream.write_all(&[1, 0]).await.unwrap();
+                let mut request = [0; 5 + 16 + 2];
+                stream.read_exact(&mut request).await.unwrap();
+                assert_eq!(&request[..21], b"\x05\x01\x00\x03\x10registry.example");
+                assert_eq!(u16::from_be_bytes([request[21], request[22]]), port);
+                stream.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await.unwrap();
+                if port == 80 {
+                    let head = head(&mut stream).await;
+                    assert!(head.starts_with("get /v2/ http/1.1\r\n"), "{head}");
+                    stream.write_all(OK).await.unwrap();
+                    continue;
+                }
+                let mut stream = self_signed("registry.example").accept(stream).await.unwrap();
+                head(&mut stream).await;
+                stream.write_all(OK).await.unwrap();
+                stream.flush().await.unwrap();
+            }
+        };
+        let ask = async {
+            for url in ["http://registry.example/v2/", "https://registry.example/v2/"] {
+                assert_eq!(get(&client, url).await, StatusCode::OK);
+            }
+        };
+        tokio::join!(serve, ask);
     }
 }

@@ -93,7 +93,9 @@ impl Credentials {
             path("REGISTRY_AUTH_FILE"),
             path("XDG_RUNTIME_DIR").map(|folder| folder.join("containers/auth.json")),
             Some(format!("/run/containers/{}/auth.json", rustix::process::geteuid().as_raw()).into()),
-            home.map(|home| home.join(".config/containers/auth.json")),
+            path("XDG_CONFIG_HOME")
+                .or_else(|| Some(home?.join(".config")))
+                .map(|config| config.join("containers/auth.json")),
         ];
         let auth_files = match runtime {
             Runtime::Podman => of_podman.into_iter().flatten().collect(),
@@ -139,17 +141,19 @@ impl Credentials {
     async fn look_up(&self, name: &str) -> Result<Option<Login>, RegistryError> {
         let docker = self.config_dir.as_ref().map(|dir| dir.join("config.json"));
         // Docker has logins for registries only.
-        if let Some(path) = docker.filter(|_| !name.contains('/'))
-            && let Some(login) = self.of_file(&path, name, Runtime::Docker).await?
-        {
-            return Ok(Some(login));
-        }
-        for path in &self.auth_files {
-            if let Some(login) = self.of_file(path, name, Runtime::Podman).await? {
-                return Ok(Some(login));
+        let docker = docker.iter().filter(|_| !name.contains('/')).map(|path| (path, Runtime::Docker));
+        let podman = self.auth_files.iter().map(|path| (path, Runtime::Podman));
+        let files: Vec<(&PathBuf, Runtime)> = docker.chain(podman).collect();
+        let mut answer = Ok(None);
+        for (path, runtime) in files {
+            match self.of_file(path, name, runtime).await {
+                Ok(None) => {}
+                Ok(login) => return Ok(login),
+                // Another file may have the login: podman does not need that of Docker, nor its helpers.
+                Err(error) => answer = answer.and(Err(error)),
             }
         }
-        Ok(None)
+        answer
     }
 
     /// Reads a file; `None` if there is none.
@@ -176,7 +180,7 @@ impl Credentials {
         let Some(text) = self.read(path).await? else { return Ok(None) };
         let helpers: Helpers =
             serde_json::from_slice(&text).map_err(|_| fault("it is not a Docker configuration (JSON)"))?;
-        let in_file = || in_file(&text, server).map_err(|why| fault(&why));
+        let in_file = || in_file(&text, server, runtime).map_err(|why| fault(&why));
         let Some(helper) = helpers.of(aliases, runtime) else { return in_file() };
         match self.ask(helper, server).await {
             // As in Docker, the file counts only if the helper does not work, and not if it has no login.
@@ -265,9 +269,9 @@ impl Helpers {
 }
 
 /// Returns the login that is in `config.json` itself.
-fn in_file(text: &[u8], server: &str) -> Result<Option<Login>, String> {
+fn in_file(text: &[u8], server: &str, runtime: Runtime) -> Result<Option<Login>, String> {
     let no_json = || "it is not a Docker configuration (JSON)".to_owned();
-    let text = text_without_helpers(text).map_err(|_| no_json())?;
+    let text = only_logins(text, server, runtime).map_err(|_| no_json())?;
     match docker_credential::get_credential_from_reader(text.as_slice(), server) {
         Ok(DockerCredential::IdentityToken(token)) => Ok(Some(Login::IdentityToken(token))),
         Ok(DockerCredential::UsernamePassword(username, password)) => {
@@ -284,15 +288,29 @@ fn in_file(text: &[u8], server: &str) -> Result<Option<Login>, String> {
     }
 }
 
-fn text_without_helpers(text: &[u8]) -> serde_json::Result<Vec<u8>> {
+/// Leaves out helpers, and names the login for `server` exactly so, if Docker finds it by the host in its key only.
+fn only_logins(text: &[u8], server: &str, runtime: Runtime) -> serde_json::Result<Vec<u8>> {
     let mut config: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(text)?;
     config.retain(|key, _| key == "auths");
-    // Some tools write an empty "auth" for none.
-    let auths = config.get_mut("auths").and_then(serde_json::Value::as_object_mut);
-    for auth in auths.into_iter().flatten().filter_map(|(_, auth)| auth.as_object_mut()) {
-        auth.retain(|key, value| key != "auth" || value != "");
+    if let Some(auths) = config.get_mut("auths").and_then(serde_json::Value::as_object_mut) {
+        for auth in auths.values_mut().filter_map(serde_json::Value::as_object_mut) {
+            // Some tools write an empty text for none.
+            auth.retain(|_, value| value != "");
+        }
+        let of_host = auths.keys().find(|key| host_of(key) == server).cloned();
+        if let Some(key) = of_host.filter(|_| runtime == Runtime::Docker && !auths.contains_key(server))
+            && let Some(auth) = auths.remove(&key)
+        {
+            auths.insert(server.to_owned(), auth);
+        }
     }
     serde_json::to_vec(&config)
+}
+
+/// The host in a key of Docker's logins, which may be a URL or have a path.
+fn host_of(key: &str) -> &str {
+    let rest = key.split_once("://").map_or(key, |(_, rest)| rest);
+    rest.split_once('/').map_or(rest, |(host, _)| host)
 }
 
 #[derive(Deserialize)]
@@ -415,6 +433,25 @@ mod tests {
                 });
                 assert_eq!(user.as_deref(), expected, "{host}/{path}");
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_of_docker_that_is_broken_matters_only_where_podmans_has_no_login() {
+        let folder = tempfile::tempdir().unwrap();
+        let login = r#"{"auths":{"quay.io":{"username":"podman","password":"secret"}}}"#;
+        std::fs::write(folder.path().join("auth.json"), login).unwrap();
+        for broken in [r#"{"credsStore":"gone"}"#, "{"] {
+            std::fs::write(folder.path().join("config.json"), broken).unwrap();
+            let credentials = Credentials {
+                auth_files: vec![folder.path().join("none.json"), folder.path().join("auth.json")],
+                ..Credentials::new(Some(folder.path().to_owned()), folder.path().into())
+            };
+            let login = credentials.for_repository("quay.io", "org/app").await.unwrap();
+            let expected = Login::UsernamePassword { username: "podman".into(), password: "secret".into() };
+            assert_eq!(login, Some(expected), "{broken}");
+            let error = credentials.for_repository("other.example", "org/app").await.unwrap_err().to_string();
+            assert!(error.contains("config.json") || error.contains("docker-credential-gone"), "{error}");
         }
     }
 

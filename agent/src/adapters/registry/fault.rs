@@ -21,8 +21,13 @@ pub(super) enum Fault {
     Gone(String),
     /// The registry refused or failed a request about this image or repository. Only requests for the same image back off.
     Repository(String),
-    /// The registry could not be reached, or did not answer in time: all its images back off.
+    /// The registry could not be reached: all its images back off.
     Host(String),
+    /// The registry was reached and did not answer in time. All its images back off, unless it answers other requests meanwhile:
+    /// then only requests for the same image do.
+    Timeout(String),
+    /// Several requests together took too long, which says nothing about the registry: nothing backs off.
+    Unfinished(String),
     /// The registry requested a wait.
     Limited {
         /// The error text during the wait.
@@ -39,6 +44,8 @@ impl From<Fault> for RegistryError {
             | Fault::Gone(text)
             | Fault::Repository(text)
             | Fault::Host(text)
+            | Fault::Timeout(text)
+            | Fault::Unfinished(text)
             | Fault::Limited { text, .. } => RegistryError(text),
         }
     }
@@ -49,7 +56,11 @@ impl Fault {
     /// repository only.
     pub(super) fn of(subject: &str, error: &ExchangeError) -> Self {
         let text = format!("{subject}: {}", describe(error));
-        if error.is_connect() || is_timeout(error) { Self::Host(text) } else { Self::Repository(text) }
+        match () {
+            () if error.is_connect() => Self::Host(text),
+            () if is_timeout(error) => Self::Timeout(text),
+            () => Self::Repository(text),
+        }
     }
 
     /// The error text.
@@ -59,6 +70,8 @@ impl Fault {
             | Self::Gone(text)
             | Self::Repository(text)
             | Self::Host(text)
+            | Self::Timeout(text)
+            | Self::Unfinished(text)
             | Self::Limited { text, .. } => text,
         }
     }
@@ -66,7 +79,7 @@ impl Fault {
     /// The same failure at a server to which the registry has redirected: it says nothing about the registry.
     pub(super) fn elsewhere(self) -> Self {
         match self {
-            Self::Host(text) | Self::Limited { text, .. } => Self::Repository(text),
+            Self::Host(text) | Self::Timeout(text) | Self::Limited { text, .. } => Self::Repository(text),
             other => other,
         }
     }

@@ -1,19 +1,22 @@
 //! One registry: its address, backoff and caches.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
+use http::StatusCode;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use url::Url;
 
 use super::auth::Access;
 use super::backoff::{Gate, Results};
+use super::client::Response;
 use super::fault::Fault;
 use crate::model::image::{Reference, Repository};
 
-/// How often the engine's settings for a registry that can't be reached are read again, and the files of its certificates
-/// are looked at.
+/// How often the engine's settings for a registry that can't be reached, or no longer without TLS, are read again, and the
+/// files of its certificates are looked at.
 const READ_AGAIN: Duration = Duration::from_mins(1);
 
 /// One registry.
@@ -32,6 +35,8 @@ pub(super) struct Host {
     mirror: Option<String>,
     /// When the engine's settings for it were read; `None` if they could not be read.
     settings_read: Mutex<Option<Instant>>,
+    /// It was asked without TLS, and gave the answer of a server that has TLS.
+    may_have_tls: AtomicBool,
     certificates: Mutex<Certificates>,
 }
 
@@ -54,6 +59,7 @@ impl Host {
             doubtful: Mutex::default(),
             mirror: None,
             settings_read: Mutex::new(Some(Instant::now())),
+            may_have_tls: AtomicBool::new(false),
             certificates: Mutex::new(Certificates { changed: None, seen: Instant::now() }),
         }
     }
@@ -78,10 +84,26 @@ impl Host {
         self.certificates.lock().changed = changed;
     }
 
-    /// Reports whether the engine's settings for it have to be read again: a person may have mended why it can't be reached.
+    /// Notes whether it refuses requests without TLS, as a server that has got TLS does: with 400, by closing the connection, or
+    /// by a redirect.
+    pub(super) fn note_protocol(&self, answer: &Result<Response, Fault>) {
+        let may_have_tls = match answer {
+            Ok(response) => {
+                let url = response.url();
+                response.status() == StatusCode::BAD_REQUEST
+                    || (url.scheme() == "https" && url.host_str() == self.base.host_str())
+            }
+            Err(fault) => matches!(fault, Fault::Repository(_)),
+        };
+        self.may_have_tls.store(may_have_tls && self.base.scheme() == "http", Ordering::Relaxed);
+    }
+
+    /// Reports whether the engine's settings for it have to be read again: a person may have mended why it can't be reached, or
+    /// may have given it TLS.
     pub(super) fn must_read_settings(&self) -> bool {
         let mut read = self.settings_read.lock();
-        let is_due = self.gate.is_down() && read.is_none_or(|at| at.elapsed() >= READ_AGAIN);
+        let is_outdated = self.gate.is_down() || self.may_have_tls.load(Ordering::Relaxed);
+        let is_due = is_outdated && read.is_none_or(|at| at.elapsed() >= READ_AGAIN);
         if is_due {
             *read = Some(Instant::now());
         }

@@ -121,7 +121,7 @@ impl RegistryClient {
         platform: Option<&Platform>,
     ) -> Result<Option<Vec<u8>>, RegistryError> {
         let too_slow = || {
-            Fault::Repository(format!("{}: timed out reading the image's configuration", subject(repository)))
+            Fault::Unfinished(format!("{}: timed out reading the image's configuration", subject(repository)))
         };
         let read = |host: Arc<Host>| async move {
             let read = Box::pin(self.read_config(&host, repository, digest, platform));

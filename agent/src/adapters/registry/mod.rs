@@ -301,7 +301,9 @@ impl RegistryClient {
             Some(stale) => (Some(self.reopen(host, repository, stale).await?), true),
             None => (None, false),
         };
-        let response = self.transport.send(&subject, request(access.as_ref())).await?;
+        let response = self.transport.send(&subject, request(access.as_ref())).await;
+        host.note_protocol(&response);
+        let response = response?;
         let is_basic = |access: &&Access| access.challenge == Challenge::Basic;
         if response.status() == StatusCode::FORBIDDEN
             && let Some(access) = access.as_ref().filter(is_basic)
@@ -379,7 +381,8 @@ impl RegistryClient {
     /// Answers the same challenge again. If that fails, forgets it, as the registry may send another one next time.
     async fn reopen(&self, host: &Host, repository: &Repository, stale: Access) -> Result<Access, Fault> {
         let opened = self.open(host, repository, stale.challenge, stale.reach).await;
-        if matches!(&opened, Err(Fault::Host(_) | Fault::Repository(_) | Fault::Image(_))) {
+        if matches!(&opened, Err(Fault::Host(_) | Fault::Timeout(_) | Fault::Repository(_) | Fault::Image(_)))
+        {
             host.forget(repository);
         }
         opened

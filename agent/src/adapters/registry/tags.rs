@@ -67,7 +67,7 @@ impl Tags for RegistryClient {
 impl RegistryClient {
     async fn read_tags(&self, repository: &Repository) -> Result<Vec<String>, RegistryError> {
         let too_slow =
-            || Fault::Repository(format!("{}: timed out reading the list of tags", subject(repository)));
+            || Fault::Unfinished(format!("{}: timed out reading the list of tags", subject(repository)));
         let list = |host: Arc<Host>| async move {
             timeout(TIMEOUT, self.list(&host, repository)).await.unwrap_or_else(|_| Err(too_slow()))
         };
@@ -101,7 +101,9 @@ impl RegistryClient {
             listed.retain(|tag| tag.len() <= MAX_TAG_LENGTH);
             if is_ours && listed.last() == tags.last() {
                 // It does not know `last`, and repeats the page.
-                return Ok(tags);
+                tags.clear();
+                (next, is_ours) = (Some(whole.clone()), false);
+                continue;
             }
             tags.extend(listed);
             if tags.len() > MAX_TAGS {

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use evenkeel_common::proxy::Proxies;
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, LOCATION};
 use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::Full;
-use hyper_util::client::proxy::matcher::Matcher;
 use parking_lot::Mutex;
 use url::Url;
 
@@ -31,7 +31,7 @@ pub(super) struct Transport {
     verified_config: Tls,
     /// Other settings for the origins that the engine trusts otherwise.
     special: Mutex<HashMap<(String, u16), (Tls, Client)>>,
-    proxies: Arc<Matcher>,
+    proxies: Arc<Proxies>,
     lookup: Lookup,
     /// Records requests.
     pub(super) meter: Meter,
@@ -86,7 +86,7 @@ impl Transport {
     /// Creates the clients. The host of `unverified` may present any certificate.
     pub(super) fn new(unverified: Option<&Url>) -> Self {
         let verified = Tls::verified();
-        let proxies = Arc::new(Matcher::from_env());
+        let proxies = Arc::new(Proxies::from_env());
         let lookup = system_lookup();
         let client = |tls: &Tls, with_proxies: bool| {
             let resolver = Resolver { lookup: lookup.clone(), limit: None };

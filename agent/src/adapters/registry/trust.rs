@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use evenkeel_common::config::address::is_this_machine;
+use evenkeel_common::config::address::{is_in, is_this_machine};
 use evenkeel_common::tls;
 use futures_util::future::BoxFuture;
 use url::Url;
@@ -14,7 +14,7 @@ use url::Url;
 use super::RegistryClient;
 use super::connect::Tls;
 use super::host::Host;
-use super::transport::{Outgoing, without_login};
+use super::transport::{Outgoing, is_other_origin, without_login};
 use crate::model::RegistryError;
 use crate::model::image::HUB;
 use crate::model::text::describe_io_error;
@@ -40,27 +40,6 @@ impl Insecure {
     fn includes(&self, name: &str, addresses: &[IpAddr]) -> bool {
         let is_inside = |network: &String| addresses.iter().any(|address| is_in(*address, network));
         self.names.iter().any(|known| known == name) || self.networks.iter().any(is_inside)
-    }
-}
-
-/// Reports whether an address is in a network such as `10.0.0.0/8`.
-fn is_in(address: IpAddr, network: &str) -> bool {
-    let Some((base, bits)) = network.split_once('/') else { return false };
-    let (Ok(base), Ok(bits)) = (base.parse::<IpAddr>(), bits.parse::<u32>()) else { return false };
-    let prefix = |number: u128, width: u32| match width.checked_sub(bits) {
-        // Shifting out all bits would overflow.
-        Some(rest) if rest < 128 => number >> rest,
-        Some(_) => 0,
-        None => number,
-    };
-    match (address, base) {
-        (IpAddr::V4(address), IpAddr::V4(base)) => {
-            prefix(address.to_bits().into(), 32) == prefix(base.to_bits().into(), 32)
-        }
-        (IpAddr::V6(address), IpAddr::V6(base)) => {
-            prefix(address.to_bits(), 128) == prefix(base.to_bits(), 128)
-        }
-        _ => false,
     }
 }
 
@@ -227,10 +206,18 @@ impl RegistryClient {
         self.mirrors.lock().get_or_insert(hosts).clone()
     }
 
+    /// Reports whether a registry answers at this address. Without TLS, a server that has TLS, a proxy or a portal would answer as
+    /// well, so only what a registry says counts.
     pub(super) async fn answers(&self, base: &Url) -> bool {
         let Ok(url) = base.join("/v2/") else { return false };
-        let ask = Outgoing::get(url, "*/*");
-        self.transport.send("registry", ask).await.is_ok()
+        let ask = Outgoing::get(url.clone(), "*/*");
+        match self.transport.send("registry", ask).await {
+            Ok(response) if base.scheme() == "http" => {
+                matches!(response.status().as_u16(), 200 | 401 | 403 | 404)
+                    && !is_other_origin(&url, &response)
+            }
+            outcome => outcome.is_ok(),
+        }
     }
 }
 
@@ -261,9 +248,11 @@ fn of_folder(folder: &Path) -> Result<Tls, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use rustls::pki_types::{CertificateDer, PrivateKeyDer};
     use rustls::server::WebPkiClientVerifier;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
     use tokio_rustls::TlsAcceptor;
 
     use super::super::Credentials;
@@ -516,6 +505,66 @@ mod tests {
         assert!(client().with_engine(away).digest(&image, Urgency::Manual).await.is_err());
     }
 
+    /// Answers one request of each connection: `plain` before it has TLS, and then `good` with TLS and 400 without.
+    async fn serve_either(listener: tokio::net::TcpListener, has_tls: &AtomicBool, plain: &str, good: &str) {
+        async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, text: &str) {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(text.as_bytes()).await;
+            let _ = stream.shutdown().await;
+        }
+        let acceptor = evenkeel_common::testing::self_signed("registry.example");
+        while let Ok((stream, _)) = listener.accept().await {
+            let mut first = [0];
+            let _ = stream.peek(&mut first).await;
+            // The first byte of a handshake.
+            match (has_tls.load(Ordering::Relaxed), first == [0x16]) {
+                (true, true) => {
+                    if let Ok(stream) = acceptor.accept(stream).await {
+                        answer(stream, good).await;
+                    }
+                }
+                (true, false) => answer(stream, "HTTP/1.0 400 Bad Request\r\n\r\n").await,
+                (false, true) => {}
+                (false, false) => answer(stream, plain).await,
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_registry_that_gets_tls_is_asked_with_it() {
+        let digest = Digest::of(b"a manifest");
+        let good = found(&digest).replace("content-length", "connection: close\r\ncontent-length");
+        let unavailable = "HTTP/1.0 503 Service Unavailable\r\n\r\n";
+        for (plain, is_registry) in [(good.as_str(), true), (unavailable, false)] {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let name = format!("0.0.0.0:{}", listener.local_addr().unwrap().port());
+            let image = Reference::parse(&format!("{name}/web:1")).unwrap();
+            let insecure = Insecure { names: vec![name], ..Insecure::default() };
+            let client = client().with_engine(Arc::new(move || {
+                let insecure = insecure.clone();
+                Box::pin(async move { Some(insecure) })
+            }));
+            let has_tls = AtomicBool::new(false);
+            let asks = async {
+                let answer = client.digest(&image, Urgency::Manual).await;
+                assert_eq!(answer.ok(), is_registry.then(|| digest.clone()));
+                has_tls.store(true, Ordering::Relaxed);
+                if is_registry {
+                    let error = client.digest(&image, Urgency::Manual).await.unwrap_err().to_string();
+                    assert!(error.contains("400"), "{error}");
+                    tokio::time::pause();
+                    tokio::time::advance(std::time::Duration::from_mins(1)).await;
+                    tokio::time::resume();
+                }
+                assert_eq!(client.digest(&image, Urgency::Manual).await.unwrap(), digest, "{plain}");
+            };
+            tokio::select! {
+                () = serve_either(listener, &has_tls, plain, &good) => panic!("the server ended"),
+                () = asks => {}
+            }
+        }
+    }
+
     #[tokio::test]
     async fn a_registry_on_this_host_is_reached_with_and_without_tls() {
         let digest = Digest::of(b"a manifest");
@@ -734,24 +783,5 @@ mod tests {
         assert!(client.digest(&image, Urgency::Manual).await.is_err());
         let asked = mirror.received_requests().await.unwrap_or_default();
         assert!(!asked.is_empty() && asked.iter().all(|r| !r.headers.contains_key("authorization")));
-    }
-
-    #[test]
-    fn networks_include_addresses_by_their_prefix() {
-        for (address, network, expected) in [
-            ("10.1.2.3", "10.0.0.0/8", true),
-            ("11.1.2.3", "10.0.0.0/8", false),
-            ("10.0.0.1", "10.0.0.1/32", true),
-            ("10.0.0.2", "10.0.0.1/32", false),
-            ("8.8.8.8", "0.0.0.0/0", true),
-            ("fd00::1", "fd00::/8", true),
-            ("fe80::1", "fd00::/8", false),
-            ("::1", "::/0", true),
-            ("10.0.0.1", "fd00::/8", false),
-            ("10.0.0.1", "10.0.0.0", false),
-            ("10.0.0.1", "10.0.0.0/x", false),
-        ] {
-            assert_eq!(is_in(address.parse().unwrap(), network), expected, "{address} in {network}");
-        }
     }
 }

@@ -39,7 +39,7 @@ impl Receiver for DiscordConfig {
 
     fn open(&self) -> Result<Box<dyn Carrier>, String> {
         let url = Url::parse(self.webhook_url.expose()).map_err(|error| format!("webhook_url: {error}"))?;
-        Ok(Box::new(Discord { client: web_client(&url)?, url }))
+        Ok(Box::new(Discord { client: web_client()?, url }))
     }
 }
 

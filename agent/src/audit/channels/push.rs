@@ -131,7 +131,7 @@ impl Warden {
     fn new(base: &str) -> Result<Self, String> {
         let url = Url::parse(&format!("{base}/ingest"));
         let url = url.map_err(|error| format!("warden_url is not a URL: {error}"))?;
-        Ok(Self { client: web_client(&url)?, url, single_until: Mutex::default() })
+        Ok(Self { client: web_client()?, url, single_until: Mutex::default() })
     }
 
     async fn probe(&self, authorization: &HeaderValue) -> Result<WardenAnswer, String> {

@@ -64,7 +64,7 @@ enum Body {
 impl Webhook {
     /// Creates the channel from its configuration.
     fn new(config: &WebhookConfig) -> Result<Self, String> {
-        let url = Url::parse(config.url.expose()).map_err(|error| format!("url: {error}"))?;
+        Url::parse(config.url.expose()).map_err(|error| format!("url: {error}"))?;
         let method =
             Method::from_bytes(config.method.as_bytes()).map_err(|error| format!("method: {error}"))?;
         let mut headers = HeaderMap::new();
@@ -88,7 +88,7 @@ impl Webhook {
                 ))
             }
         };
-        Ok(Self { client: web_client(&url)?, url: config.url.expose().to_owned(), method, headers, body })
+        Ok(Self { client: web_client()?, url: config.url.expose().to_owned(), method, headers, body })
     }
 }
 

@@ -83,7 +83,7 @@ impl Signatures for RegistryClient {
         }
         let host = self.host(&repository.host).await?;
         let too_slow =
-            || Fault::Repository(format!("{}: timed out reading the signatures", subject(repository)));
+            || Fault::Unfinished(format!("{}: timed out reading the signatures", subject(repository)));
         let search = || async {
             let search = Search {
                 client: self,
