@@ -193,7 +193,8 @@ fn start_of<'a>(name: &str, listed: &[String], known: impl Iterator<Item = (&'a 
 pub struct Item {
     /// The entry.
     pub entry: Arc<AuditEntry>,
-    /// Its number; `None` while the disk refuses writes, since the number could be reused after a crash.
+    /// Its number; `None` while the disk refuses writes, since the number could be reused after a crash, and for an entry that
+    /// only reports how many were lost.
     pub seq: Option<u64>,
     /// Whether the entry only reports how many were lost. Such an entry bypasses the filters of the destination.
     pub is_loss: bool,

@@ -6,6 +6,8 @@
 //!
 //! The probes of a round start one after the other, not all at once: the memory that a burst needs would stay allocated.
 
+mod lookup;
+
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -19,12 +21,11 @@ use evenkeel_common::tls;
 use futures_util::{FutureExt, StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::ACCEPT_ENCODING;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url};
 use rustix::io::Errno;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -33,13 +34,12 @@ use crate::config::AgentConfig;
 use crate::fleet::view::NO_POLL;
 use crate::keep::Duty;
 use crate::reload::ConfigReceiver;
+use lookup::Lookup;
 
 /// Time between two rounds of probes (spec 8).
 const INTERVAL: Duration = Duration::from_secs(30);
 /// Timeout of one probe, from connecting to reading the last byte.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of the lookup of a name: shorter, so that a resolver without a network does not look like an agent that hangs.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(4);
 /// For how many rounds in a row this machine may seem to have no network.
 const MAX_CUT_OFF: u32 = 3;
 /// Limit on concurrent probes.
@@ -60,6 +60,7 @@ pub struct HeartbeatError(#[from] reqwest::Error);
 /// The heartbeat task.
 pub struct Heartbeat {
     client: Client,
+    lookup: Lookup,
     /// Whether `client` has the certificate authorities. They are loaded only when an agent has an https URL.
     has_roots: bool,
     config: ConfigReceiver,
@@ -72,14 +73,18 @@ pub struct Heartbeat {
     last_round: (Timestamp, Instant),
     /// In how many rounds in a row this machine has seemed to have no network.
     cut_off: u32,
+    /// With which agent the next round begins. A resolver that does not answer has no thread left for the last ones.
+    first: usize,
 }
 
 impl Heartbeat {
     /// Creates a heartbeat for the configured agents that reports to `collector`.
     pub fn new(config: ConfigReceiver, collector: Arc<Collector>) -> Result<Self, HeartbeatError> {
         let has_roots = needs_roots(&config.borrow().agents);
+        let lookup = Lookup::new();
         Ok(Self {
-            client: client(has_roots)?,
+            client: client(&lookup, has_roots)?,
+            lookup,
             has_roots,
             config,
             last_round: (collector.now(), Instant::now()),
@@ -87,6 +92,7 @@ impl Heartbeat {
             interval: INTERVAL,
             without_url: HashMap::new(),
             cut_off: 0,
+            first: 0,
         })
     }
 
@@ -137,7 +143,7 @@ impl Heartbeat {
     /// Loads the certificate authorities when an agent first needs them.
     fn load_roots(&mut self, agents: &[AgentConfig]) -> Result<(), HeartbeatError> {
         if !self.has_roots && needs_roots(agents) {
-            (self.client, self.has_roots) = (client(true)?, true);
+            (self.client, self.has_roots) = (client(&self.lookup, true)?, true);
         }
         Ok(())
     }
@@ -157,6 +163,7 @@ impl Heartbeat {
         }
         let (skipped, has_network) = (AtomicU64::new(0), AtomicBool::new(false));
         let unroutable = Mutex::new(Vec::new());
+        let agents = self.in_turn(agents);
         let heartbeat = &*self;
         let count = u32::try_from(agents.len()).unwrap_or(u32::MAX).max(1);
         let spacing = SPACING.min(self.interval / 2 / count);
@@ -185,10 +192,25 @@ impl Heartbeat {
             })
             .await;
         let skipped = skipped.into_inner();
+        let (unroutable, has_network) = (unroutable.into_inner(), has_network.into_inner());
         if skipped > 0 {
-            tracing::warn!(skipped, "agents were not probed: this machine is out of files, ports or memory");
+            let why = "this machine is out of files, ports or memory, or its resolver does not answer";
+            tracing::warn!(skipped, "agents were not probed: {why}");
+            if unroutable.is_empty() && !has_network {
+                // Such a round says nothing about the network.
+                return;
+            }
         }
-        self.record_unroutable(unroutable.into_inner(), has_network.into_inner()).await;
+        self.record_unroutable(unroutable, has_network).await;
+    }
+
+    /// Returns the agents in the order of this round.
+    fn in_turn<'a>(&mut self, agents: &'a [AgentConfig]) -> Vec<&'a AgentConfig> {
+        let mut agents: Vec<&AgentConfig> = agents.iter().collect();
+        let first = self.first % agents.len().max(1);
+        self.first = first + lookup::MAX_CONCURRENT;
+        agents.rotate_left(first);
+        agents
     }
 
     /// Records the agents to which there is no route or whose names could not be looked up, unless this may be because this
@@ -240,10 +262,16 @@ impl Heartbeat {
     async fn probe(&self, url: &Secret) -> Result<(), ProbeError> {
         let url = format!("{}/health", url.expose());
         let sent = self.client.get(url.as_str()).header(ACCEPT_ENCODING, "identity").send().await;
-        let response = match sent.map_err(|error| probe_error(&error.without_url())) {
+        let response = match sent.map_err(reqwest::Error::without_url) {
             Ok(response) => response,
-            Err(ProbeError::Local) => return Err(judged_again(&addresses_of(&url).await, route).await),
-            Err(error) => return Err(error),
+            Err(error) => {
+                let judged = probe_error(&error);
+                // A name for which there was no thread would only wait once more.
+                if judged != ProbeError::Local || error.is_dns() {
+                    return Err(judged);
+                }
+                return Err(judged_again(&self.lookup.addresses_of(&url).await, route).await);
+            }
         };
         let status = response.status();
         if status.is_success() {
@@ -270,32 +298,13 @@ fn is_near(url: &Secret) -> bool {
     address::is_this_machine(host) || !host.contains(['.', ':'])
 }
 
-/// Looks up the names of agents.
-struct Lookup;
-
-impl Resolve for Lookup {
-    fn resolve(&self, name: Name) -> Resolving {
-        Box::pin(look_up(name))
-    }
-}
-
-async fn look_up(name: Name) -> Result<Addrs, Box<dyn std::error::Error + Send + Sync>> {
-    let found = timeout(LOOKUP_TIMEOUT, lookup_host((name.as_str(), 0))).await;
-    let too_long = || {
-        let why = format!("no answer to the lookup of its name within {} s", LOOKUP_TIMEOUT.as_secs());
-        io::Error::new(io::ErrorKind::TimedOut, why)
-    };
-    let addresses: Vec<SocketAddr> = found.map_err(|_| too_long())??.collect();
-    Ok(Box::new(addresses.into_iter()))
-}
-
-fn client(with_roots: bool) -> Result<Client, HeartbeatError> {
+fn client(lookup: &Lookup, with_roots: bool) -> Result<Client, HeartbeatError> {
     let tls = if with_roots { tls::client_config() } else { tls::client_config_without_roots() };
     let client = Client::builder()
         .tls_backend_preconfigured(tls)
         .user_agent(concat!("evenkeel-warden/", env!("CARGO_PKG_VERSION")))
         .redirect(Policy::none())
-        .dns_resolver(Lookup)
+        .dns_resolver(lookup.clone())
         // Proxies from the environment are not meant for agents, and a pooled connection may be dead.
         .no_proxy()
         .pool_max_idle_per_host(0)
@@ -378,14 +387,6 @@ async fn judged_again(addresses: &[SocketAddr], route: impl Fn(SocketAddr) -> io
     judged
 }
 
-/// Returns the addresses of a URL's host; none if it cannot be looked up.
-async fn addresses_of(url: &str) -> Vec<SocketAddr> {
-    let Ok(url) = Url::parse(url) else { return Vec::new() };
-    let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else { return Vec::new() };
-    let found = lookup_host((host.trim_matches(['[', ']']), port)).await;
-    found.map(Iterator::collect).unwrap_or_default()
-}
-
 /// Looks for the way to an address with UDP, which sends nothing and needs no TCP port.
 fn route(address: SocketAddr) -> io::Result<()> {
     let own: SocketAddr = match address {
@@ -463,7 +464,5 @@ mod tests {
         }
         assert_eq!(judged(&[foreign, open]).await, None, "it was out of ports for a moment");
         assert_eq!(judged(&[]).await, None, "its name cannot be looked up");
-        assert_eq!(addresses_of(&format!("http://{open}/health")).await, [open]);
-        assert_eq!(addresses_of("http://[2001:db8::1]/health").await, [foreign]);
     }
 }

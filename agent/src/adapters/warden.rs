@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use evenkeel_common::proxy::Proxies;
 use evenkeel_common::tls;
-use evenkeel_common::wire::{FleetAnswer, FleetAsk, FleetDecisions, Inventory, InventoryReply, ReleaseReply};
+use evenkeel_common::wire::{
+    ErrorBody, FleetAnswer, FleetAsk, FleetDecisions, Inventory, InventoryReply, ReleaseReply,
+};
 use parking_lot::{Mutex, RwLock};
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
@@ -16,6 +18,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::config::PushConfig;
+use crate::model::output::clip_end;
 use crate::ports::fleet::{DecisionsResponse, Fleet, FleetError, KnownRevisions};
 use crate::ports::meter::server_time;
 
@@ -28,8 +31,10 @@ const REPORT: Duration = Duration::from_secs(10);
 const MAX_CONCURRENT: usize = 8;
 /// Maximum size of a response body in bytes.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
-/// The same for a response of `/health`.
-const MAX_HEALTH: usize = 64 * 1024;
+/// The same for a response of `/health`, and for an error.
+const MAX_SMALL: usize = 64 * 1024;
+/// Maximum length of an error that is shown.
+const MAX_ERROR: usize = 200;
 
 /// How an answer that could be read is used.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -181,7 +186,10 @@ impl Connected {
         let mut response = request.send().await.map_err(away)?;
         match response.status() {
             StatusCode::OK => {}
-            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => return Err(FleetError::NoFleet),
+            status @ (StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) => {
+                let body = body_of(&mut response, MAX_SMALL).await.map_err(away)?;
+                return Err(missing(status, &body.unwrap_or_default()));
+            }
             status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
                 return Err(FleetError::Unavailable(if self.is_warden(at).await {
                     "the warden refuses this agent's token".to_owned()
@@ -208,10 +216,22 @@ impl Connected {
     async fn is_warden(&self, at: usize) -> bool {
         let Some(url) = self.bases.get(at).and_then(|base| base.join("health").ok()) else { return false };
         let Ok(mut answer) = self.client.get(url).timeout(ASK).send().await else { return false };
-        let body = body_of(&mut answer, MAX_HEALTH).await.ok().flatten().unwrap_or_default();
+        let body = body_of(&mut answer, MAX_SMALL).await.ok().flatten().unwrap_or_default();
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
         answer.status() == StatusCode::OK && body["status"].is_string()
     }
+}
+
+/// Judges a server that does not have the path. A server that explains this in JSON is an Evenkeel: an agent, or a warden whose
+/// API is below another path. Every warden of Evenkeel makes decisions for a fleet, so they are only unknown. The predecessor
+/// answers in plain text.
+fn missing(status: StatusCode, body: &[u8]) -> FleetError {
+    let Ok(ErrorBody { error }) = serde_json::from_slice(body) else { return FleetError::NoFleet };
+    let error = clip_end(&error, MAX_ERROR);
+    FleetError::Unavailable(format!(
+        "the server that answers is not a warden, or not at this path ({}: {error})",
+        status.as_u16()
+    ))
 }
 
 /// Reads a body of limited size; `None` if it is larger.

@@ -125,6 +125,24 @@ async fn a_proxy_without_its_warden_says_nothing_about_the_fleet() {
     }
 }
 
+/// An agent, or a warden that got an `api.base_path`: its `/health` is served outside, too.
+#[tokio::test]
+async fn an_evenkeel_that_does_not_have_the_path_is_not_a_warden_without_a_fleet() {
+    let text = "no such path; the API is served below /warden (api.base_path)";
+    for status in [404, 405] {
+        let moved = warden(ResponseTemplate::new(status).set_body_json(json!({"error": text}))).await;
+        health(&moved, 200).await;
+        let asked = wardens(&[base(&moved)]).ask(&question()).await;
+        let Err(FleetError::Unavailable(why)) = &asked else { panic!("{asked:?}") };
+        assert!(why.contains(&format!("({status}: {text})")), "{why}");
+    }
+    for body in ["404 page not found\n", "", "{}", r#""gone""#] {
+        let old = warden(ResponseTemplate::new(404).set_body_string(body)).await;
+        health(&old, 200).await;
+        assert_eq!(wardens(&[base(&old)]).ask(&question()).await, Err(FleetError::NoFleet), "{body}");
+    }
+}
+
 #[tokio::test]
 async fn a_proxy_that_is_healthy_itself_is_not_a_warden_without_a_fleet() {
     for body in ["", "OK", "<html></html>", r#"{"healthy": true}"#] {

@@ -1,13 +1,15 @@
 //! Human-readable output of `evenkeel fleet`: freezes, withheld digests, and the images of each machine.
 
 use evenkeel_common::wire::{CellVerdict, FailedDigest, FleetCell, FleetImages, Freeze};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::terminal::{Colour, Terminal};
 use super::times::{ago, span, until};
 
 /// Number of hex digits of a digest in a table.
 const SHORT: usize = 12;
+/// Agents report at least hourly. A report that is older than two intervals may be outdated: the machine may be off.
+const OLD: SignedDuration = SignedDuration::from_mins(150);
 
 /// Formats the whole map.
 pub(super) fn map(map: &FleetImages, terminal: Terminal, now: Timestamp) -> String {
@@ -38,11 +40,36 @@ pub(super) fn map(map: &FleetImages, terminal: Terminal, now: Timestamp) -> Stri
         out.push_str(&format!("{}\n", terminal.line(&image.repository)));
         out.extend(shown.by_ref().take(image.cells.len()));
     }
+    out.push_str(&omissions(map, terminal));
     out
 }
 
+/// Says what the table does not show.
+fn omissions(map: &FleetImages, terminal: Terminal) -> String {
+    let mut out = String::new();
+    let has_cell =
+        |id: &String| map.images.iter().flat_map(|image| &image.cells).any(|cell| cell.machine == *id);
+    let silent: Vec<&str> = map.machines.iter().filter(|id| !has_cell(id)).map(String::as_str).collect();
+    if !silent.is_empty() {
+        out.push_str(&terminal.wrap("no images listed for: ", &silent.join(", ")));
+    }
+    if map.left_out > 0 {
+        let noun = if map.left_out == 1 { "image" } else { "images" };
+        out.push_str(
+            &terminal.wrap("not listed: ", &format!("{} {noun}, since there are too many", map.left_out)),
+        );
+    }
+    if out.is_empty() { out } else { format!("\n{out}") }
+}
+
 fn row(cell: &FleetCell, repository: &str, map: &FleetImages, now: Timestamp) -> Vec<(Colour, String)> {
-    let (colour, state) = state(cell, repository, map, now);
+    let (mut colour, mut state) = state(cell, repository, map, now);
+    if now.duration_since(cell.reported) > OLD {
+        if colour != Colour::Bad {
+            colour = Colour::Attention;
+        }
+        state.push_str(&format!(", reported {}", ago(cell.reported, now)));
+    }
     let digest = cell.image.digest.as_deref().map_or("-".to_owned(), short);
     vec![
         (Colour::Plain, format!("  {}", cell.machine)),
@@ -52,7 +79,7 @@ fn row(cell: &FleetCell, repository: &str, map: &FleetImages, now: Timestamp) ->
     ]
 }
 
-/// Returns the state of a cell, the worst condition first.
+/// Returns the state of a cell as of its report, the worst condition first.
 fn state(cell: &FleetCell, repository: &str, map: &FleetImages, now: Timestamp) -> (Colour, String) {
     let image = &cell.image;
     let available = image.available.as_ref().filter(|available| image.digest.as_ref() != Some(*available));
@@ -63,8 +90,7 @@ fn state(cell: &FleetCell, repository: &str, map: &FleetImages, now: Timestamp) 
         (Some(CellVerdict::Trying), _) => (Colour::Attention, "being tried".to_owned()),
         (Some(CellVerdict::Failed), _) => (Colour::Bad, "failed here".to_owned()),
         (_, Some(_)) if failed.is_some() => {
-            let agents = failed.map(|failed| failed.agents.join(", ")).unwrap_or_default();
-            (Colour::Bad, format!("withheld, failed on {agents}"))
+            (Colour::Bad, format!("withheld, failed on {}", failed.map(named).unwrap_or_default()))
         }
         (_, Some(digest)) if image.blocked.as_ref() == Some(digest) => {
             (Colour::Bad, "blocked here".to_owned())
@@ -103,9 +129,16 @@ fn failed_in_words(failed: &FailedDigest, now: Timestamp) -> String {
         "{}@{} failed on {} {}{reason}",
         failed.repository,
         failed.digest,
-        failed.agents.join(", "),
+        named(failed),
         ago(failed.since, now)
     )
+}
+
+/// Names the machines on which a digest failed.
+fn named(failed: &FailedDigest) -> String {
+    let more =
+        if failed.more_agents > 0 { format!(" and {} more", failed.more_agents) } else { String::new() };
+    format!("{}{more}", failed.agents.join(", "))
 }
 
 fn short(digest: &str) -> String {
@@ -186,5 +219,38 @@ mod tests {
             let (_, said) = state(&image.cells[0], &image.repository, &map, at("2026-01-02T01:00:00Z"));
             assert_eq!(said, expected, "{more}");
         }
+    }
+    #[test]
+    fn an_old_report_is_never_good_news() {
+        for (more, expected) in [
+            (json!({}), (Colour::Attention, "up to date, reported 20d0h ago")),
+            (json!({ "verdict": "failed" }), (Colour::Bad, "failed here, reported 20d0h ago")),
+        ] {
+            let map = fleet(&json!([cell("a", &more)]), &json!([]), &json!([]));
+            let image = &map.images[0];
+            let shown = row(&image.cells[0], &image.repository, &map, at("2026-01-22T00:00:00Z"));
+            assert_eq!(shown[3], (expected.0, expected.1.to_owned()));
+        }
+        let map = fleet(&json!([cell("a", &json!({}))]), &json!([]), &json!([]));
+        let shown = row(&map.images[0].cells[0], "r.example/web", &map, at("2026-01-02T02:30:00Z"));
+        assert_eq!(shown[3], (Colour::Good, "up to date".to_owned()));
+    }
+
+    #[test]
+    fn what_the_table_does_not_show_is_named() {
+        let failed = json!([{ "repository": "r.example/web", "digest": "sha256:ff", "agents": ["c", "d"],
+            "more_agents": 5, "since": "2026-01-02T00:00:00Z" }]);
+        let now = at("2026-01-02T01:00:00Z");
+        let behind = json!({ "available": "sha256:ff" });
+        let mut cut = fleet(&json!([cell("a", &behind)]), &failed, &json!([]));
+        cut.left_out = 3;
+        let text = map(&cut, Terminal::plain(), now);
+        assert!(
+            text.ends_with("\n\nno images listed for: b\nnot listed: 3 images, since there are too many\n"),
+            "{text}"
+        );
+        assert_eq!(text.matches("failed on c, d and 5 more").count(), 2, "{text}");
+        let whole = fleet(&json!([cell("a", &json!({})), cell("b", &json!({}))]), &json!([]), &json!([]));
+        assert!(map(&whole, Terminal::plain(), now).ends_with("up to date\n"));
     }
 }

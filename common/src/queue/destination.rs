@@ -55,7 +55,7 @@ impl Destination {
         let pending = {
             let log = self.outbox.log.borrow();
             if cursor < log.first {
-                return Some(self.loss(log.first - cursor, log.first, log.failing));
+                return Some(self.loss(log.first - cursor, log.first));
             }
             log.pending.get(&cursor).cloned()
         };
@@ -81,7 +81,7 @@ impl Destination {
         None
     }
 
-    fn loss(&self, lost: u64, first: u64, failing: bool) -> Item {
+    fn loss(&self, lost: u64, first: u64) -> Item {
         let message = format!("{lost} audit entries before this one were lost for {}", self.name);
         let mut entry = AuditEntry::new(
             self.outbox.clock.now(),
@@ -91,9 +91,9 @@ impl Destination {
             message,
         );
         entry.reason = Some(format!("more than {CAPACITY} entries were waiting for it"));
-        // It gets the number of the last lost entry.
-        let seq = (!failing).then_some(first - 1);
-        Item { entry: Arc::new(entry), seq, is_loss: true, after: first }
+        // Without a number: if there is no answer, the next attempt says something else, and one number must not stand for two
+        // entries.
+        Item { entry: Arc::new(entry), seq: None, is_loss: true, after: first }
     }
 
     fn skip(&self, cursor: u64, why: &str) {

@@ -98,7 +98,7 @@ fn answer(mut stream: TcpStream, bodies: &Sender<(String, Value)>) {
 /// Contains nothing that depends on the current time.
 fn images() -> Value {
     let cell = |machine: &str, more: Value| {
-        let mut cell = json!({ "machine": machine, "ring": 0, "reported": "2026-01-02T03:04:05Z", "service": "shop",
+        let mut cell = json!({ "machine": machine, "ring": 0, "reported": "2999-01-01T00:00:00Z", "service": "shop",
             "image": "r.example/shop:1", "digest": DIGEST, "available": BAD });
         cell.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         cell

@@ -99,7 +99,7 @@ impl State {
 }
 
 /// Maps an address to the client it counts for: an IPv4 address, an IPv6 /64 prefix, or this machine.
-fn network(client: IpAddr) -> IpAddr {
+pub fn network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V4(address) if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V4(address) => address.into(),

@@ -40,8 +40,10 @@ pub struct Task {
     retention: Retention,
     /// How far the store has been read; `None` before the first read.
     position: Option<Position>,
-    /// Whether the store has lost what the view shows, so that the next read replaces it.
+    /// Whether the store may have lost what the view shows, so that the next read replaces it.
     is_stale: bool,
+    /// [`News::connection`](crate::keep::News::connection) of the last read that was checked.
+    connection: u64,
     /// [`Keep::damage`](crate::keep::Keep::damage) when it was last checked.
     damage: Option<String>,
 }
@@ -49,7 +51,7 @@ pub struct Task {
 impl Task {
     pub(super) fn new(collector: Arc<Collector>, jobs: mpsc::Receiver<Job>, retention: Retention) -> Self {
         let damage = collector.keep.damage();
-        Self { collector, jobs, retention, position: None, is_stale: false, damage }
+        Self { collector, jobs, retention, position: None, is_stale: false, connection: 0, damage }
     }
 
     /// Reads the store for the first time, so that the view is not empty when the first request arrives. A store that does
@@ -170,10 +172,11 @@ impl Task {
             Some(position) => position,
             None => self.load().await?,
         };
-        let mut was_behind = false;
+        let (mut was_behind, mut was_new) = (false, false);
         loop {
             let news = keep.news(position, MAX_PAGE).await?;
-            if news.is_behind(position) {
+            let is_new = self.position.is_some() && self.connection != news.connection;
+            if news.is_behind(position) || is_new && self.is_rewritten(position).await? {
                 tracing::warn!(
                     "the store has lost what this warden has read from it; everything is read again"
                 );
@@ -184,6 +187,17 @@ impl Task {
                 position = self.load().await?;
                 continue;
             }
+            if is_new && std::mem::replace(&mut was_new, true) {
+                return Err(KeepError("its connections end at once".to_owned()));
+            }
+            self.connection = news.connection;
+            if is_new {
+                // Machines and values change without an entry, too, and their revisions may have been given again.
+                position.revision = 0;
+                (self.position, self.is_stale) = (Some(position), true);
+                continue;
+            }
+            let is_first = self.position.is_none();
             position = news.position;
             self.position = Some(position);
             let is_all = news.entries.len() < MAX_PAGE;
@@ -193,7 +207,9 @@ impl Task {
             let is_stale = std::mem::take(&mut self.is_stale);
             if is_stale {
                 self.collector.fleet.replace(news.values);
-                self.collector.note_loaded();
+                if is_first {
+                    self.collector.note_loaded();
+                }
             } else {
                 self.collector.fleet.apply(news.values);
             }
@@ -206,6 +222,14 @@ impl Task {
                 return Ok(());
             }
         }
+    }
+
+    /// Reports whether the store has another entry at this position than the one that was read.
+    async fn is_rewritten(&self, position: Position) -> Result<bool, KeepError> {
+        let Some(known) = self.collector.entries.get(position.entry) else { return Ok(false) };
+        let before = Position { entry: position.entry.saturating_sub(1), ..position };
+        let found = self.collector.keep.news(before, 1).await?.entries;
+        Ok(found.first().is_some_and(|entry| entry.id == position.entry && *entry.line != *known))
     }
 
     /// Reads everything again if the store was damaged and replaced by what could be saved.

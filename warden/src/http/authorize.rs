@@ -53,24 +53,36 @@ impl Api {
 
     /// Accepts a session, or `api.token` in the query, in the cookie or as bearer token.
     pub(super) fn authorize(&self, request: &Request) -> Result<(), LoginError> {
-        let bearer = tokens::bearer(&request.headers);
-        self.authorize_with(request, bearer.map(str::to_owned))
+        let query = request.query.get(tokens::TOKEN).cloned();
+        let bearer = tokens::bearer(&request.headers).map(str::to_owned);
+        self.authorize_with(&request.headers, &request.arrival, query.into_iter().chain(bearer))
     }
 
     /// The same without the bearer token.
     pub(super) fn authorize_page(&self, request: &Request) -> Result<(), LoginError> {
-        self.authorize_with(request, None)
+        let query = request.query.get(tokens::TOKEN).cloned();
+        self.authorize_with(&request.headers, &request.arrival, query.into_iter())
     }
 
-    fn authorize_with(&self, request: &Request, bearer: Option<String>) -> Result<(), LoginError> {
-        let cookies = tokens::cookies(&request.headers);
+    /// The same without the token in the query: for requests with a body, before it is read.
+    pub(super) fn authorize_body(&self, headers: &HeaderMap, arrival: &Arrival) -> Result<(), LoginError> {
+        let bearer = tokens::bearer(headers).map(str::to_owned);
+        self.authorize_with(headers, arrival, bearer.into_iter())
+    }
+
+    fn authorize_with(
+        &self,
+        headers: &HeaderMap,
+        arrival: &Arrival,
+        others: impl Iterator<Item = String>,
+    ) -> Result<(), LoginError> {
+        let cookies = tokens::cookies(headers);
         let (config, now) = (self.config(), self.clock.now());
         if cookies.iter().any(|value| config.tokens.session_remaining(value, now).is_some()) {
             return Ok(());
         }
         let cookies = cookies.into_iter().filter(|value| !tokens::is_session(value));
-        let sent = request.query.get(tokens::TOKEN).cloned().into_iter().chain(cookies).chain(bearer);
-        self.check_api_token(&config, &request.headers, &request.arrival, sent)
+        self.check_api_token(&config, headers, arrival, cookies.chain(others))
     }
 
     /// Checks whether one of `sent` is `api.token`. Wrong tokens count against the client.

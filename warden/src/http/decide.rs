@@ -1,7 +1,7 @@
 //! Endpoints for users: `GET /fleet/images`, `POST /freeze`, `POST /thaw`, `POST /unblock` (DECISIONS 8). Requests from other
 //! origins have already been refused.
 
-use evenkeel_common::http::{Request, Response, StatusCode, error, json};
+use evenkeel_common::http::{Admitted, Arrival, HeaderMap, Request, Response, StatusCode, error, json};
 use evenkeel_common::wire::{
     FleetUnblockReply, FleetUnblockRequest, FreezeReply, FreezeRequest, FreezeScope, ThawReply, ThawRequest,
 };
@@ -50,11 +50,19 @@ pub(super) async fn images(api: Api, request: Request) -> Response {
     response
 }
 
+/// Refuses a request before its body is read: without a session or `api.token`. Whoever has neither cannot use up the memory
+/// that users need for a freeze.
+// The large error is a response that is created once and sent; boxing it has no benefit.
+#[allow(clippy::result_large_err)]
+pub(super) fn admit(api: &Api, headers: &HeaderMap, arrival: &Arrival) -> Result<Admitted, Response> {
+    match api.authorize_body(headers, arrival) {
+        Ok(()) => Ok(Admitted::as_sender("user", ())),
+        Err(refused) => Err(refused.reply(REQUIRED)),
+    }
+}
+
 /// `POST /freeze`
 pub(super) async fn freeze(api: Api, request: Request) -> Response {
-    if let Err(refused) = api.authorize(&request) {
-        return refused.reply(REQUIRED);
-    }
     let asked: FreezeRequest = match body(&request) {
         Ok(asked) => asked,
         Err(refusal) => return refusal,
@@ -133,9 +141,6 @@ fn unmatched(api: &Api, image: &str) -> Option<String> {
 
 /// `POST /thaw`
 pub(super) async fn thaw(api: Api, request: Request) -> Response {
-    if let Err(refused) = api.authorize(&request) {
-        return refused.reply(REQUIRED);
-    }
     let asked: ThawRequest = if request.body.is_empty() {
         ThawRequest::default()
     } else {
@@ -155,9 +160,6 @@ pub(super) async fn thaw(api: Api, request: Request) -> Response {
 
 /// `POST /unblock`
 pub(super) async fn unblock(api: Api, request: Request) -> Response {
-    if let Err(refused) = api.authorize(&request) {
-        return refused.reply(REQUIRED);
-    }
     let FleetUnblockRequest { image, digest } = match body(&request) {
         Ok(asked) => asked,
         Err(refusal) => return refusal,

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use super::Api;
 use super::assets::STYLE;
 use super::authorize::{LoginError, challenge};
+use crate::auth::throttle;
 use crate::auth::tokens::{self, Tokens};
 
 const REQUIRED: &str = "api.token is needed: as ?token= or as the cookie \"token\"";
@@ -32,11 +33,13 @@ fn form(refusal: Option<&str>) -> Document {
     page::document(&html, STYLE, include_str!("../ui/login.js"))
 }
 
-/// Admits every request; the token is in the body.
+/// Admits every request; the token is in the body. The sender is the client, as for the limit on wrong tokens: behind a proxy
+/// on this machine, one client must not use up what is left for the others.
 // The large error is a response that is created once and sent; boxing it has no benefit.
 #[allow(clippy::result_large_err, clippy::unnecessary_wraps)]
-pub(super) fn admit(_: &Api, _: &HeaderMap, arrival: &Arrival) -> Result<Admitted, Response> {
-    Ok(Admitted::as_peer(arrival))
+pub(super) fn admit(_: &Api, headers: &HeaderMap, arrival: &Arrival) -> Result<Admitted, Response> {
+    let client = throttle::network(throttle::client_address(arrival, headers));
+    Ok(Admitted::as_sender(client.to_string(), ()))
 }
 
 /// Starts a session and redirects to the dashboard with the requested view.

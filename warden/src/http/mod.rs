@@ -45,8 +45,8 @@ pub struct Api {
     pub polls: Limiter<String>,
     /// Limits on the rates of agents.
     pub quotas: Arc<Quotas>,
-    /// Memory for the bodies of agents, and for those of logins; neither can use up the other's.
-    pub bodies: (Bodies, Bodies),
+    /// Memory for request bodies.
+    pub bodies: Budgets,
     /// Limit on wrong tokens.
     pub throttle: Arc<LoginThrottle>,
     /// Counters.
@@ -55,8 +55,19 @@ pub struct Api {
     pub clock: Arc<dyn Clock>,
 }
 
-/// Maximum size of a login form's body, in bytes.
-const LOGIN_BYTES: usize = 4096;
+/// Memory for request bodies by who sends them; none of them can use up another's.
+#[derive(Debug, Clone)]
+pub struct Budgets {
+    /// Agents.
+    pub agents: Bodies,
+    /// Users with a session or `api.token`.
+    pub users: Bodies,
+    /// Anybody, at the login form.
+    pub logins: Bodies,
+}
+
+/// Maximum size of a body of a user or of a login form, in bytes.
+const SMALL: usize = 4096;
 
 /// The server's limits. They are higher than the agent's (DECISIONS 6): all streams need the token, and behind a proxy all
 /// clients have the same address.
@@ -89,22 +100,24 @@ pub fn poll_limiter() -> Limiter<String> {
     Limiter::new(6144, 4)
 }
 
-/// Memory for the bodies of agents, of which one agent may use a sixteenth, and for those of logins.
-pub fn bodies(limits: Limits) -> (Bodies, Bodies) {
-    let agents = Bodies::new(limits.body_bytes, 64 * limits.body_bytes, 4 * limits.body_bytes);
-    (agents, Bodies::new(LOGIN_BYTES, 256 * LOGIN_BYTES, 64 * LOGIN_BYTES))
+/// Memory for request bodies. One agent may use a sixteenth of that for agents, and so may a stranger of that for logins.
+pub fn bodies(limits: Limits) -> Budgets {
+    Budgets {
+        agents: Bodies::new(limits.body_bytes, 64 * limits.body_bytes, 4 * limits.body_bytes),
+        users: Bodies::new(SMALL, 64 * SMALL, 64 * SMALL),
+        logins: Bodies::new(SMALL, 256 * SMALL, 16 * SMALL),
+    }
 }
 
 /// All endpoints as one filter.
 pub fn routes(api: Api, limits: Limits) -> BoxedFilter<(Response,)> {
-    let (agent_bodies, login_bodies) = api.bodies.clone();
-    let (agents, users) = (&agent_bodies, &login_bodies);
+    let Budgets { agents, users, logins } = &api.bodies.clone();
     let base_path = api.config().base_path.clone();
     Endpoints::new(docs::ABOUT, api)
         .route_with_body(Method::POST, "/ingest", agents, ingest::admit, ingest::ingest, docs::ingest())
         .route(Method::GET, "/events", read::events, docs::events())
         .route(Method::GET, "/", page::page, docs::page())
-        .route_with_body(Method::POST, "/login", users, login::admit, login::login, docs::login())
+        .route_with_body(Method::POST, "/login", logins, login::admit, login::login, docs::login())
         .route(Method::POST, "/logout", login::logout, docs::logout())
         .route(Method::GET, "/health", read::health, docs::health())
         .route(Method::GET, "/machines", read::machines, docs::machines())
@@ -128,9 +141,9 @@ pub fn routes(api: Api, limits: Limits) -> BoxedFilter<(Response,)> {
             docs::inventory(),
         )
         .route(Method::GET, "/fleet/images", decide::images, docs::images())
-        .route_with_body(Method::POST, "/freeze", users, login::admit, decide::freeze, docs::freeze())
-        .route_with_body(Method::POST, "/thaw", users, login::admit, decide::thaw, docs::thaw())
-        .route_with_body(Method::POST, "/unblock", users, login::admit, decide::unblock, docs::unblock())
+        .route_with_body(Method::POST, "/freeze", users, decide::admit, decide::freeze, docs::freeze())
+        .route_with_body(Method::POST, "/thaw", users, decide::admit, decide::thaw, docs::thaw())
+        .route_with_body(Method::POST, "/unblock", users, decide::admit, decide::unblock, docs::unblock())
         .route(Method::GET, "/metrics", metrics::metrics, docs::metrics())
         .below(base_path)
         .into_filter(Guard::any_host().pages(&["/"]), limits)

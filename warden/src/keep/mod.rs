@@ -92,6 +92,9 @@ pub struct News {
     /// The position to continue from. A part of it is less than that of the reader if the store has lost what the reader has
     /// read, because it was restored from a backup, for example: then everything must be read again.
     pub position: Position,
+    /// The number of the connection over which it was read. A new one may lead to a server that took over without the last
+    /// commits, which a position does not show once as many others have been written there.
+    pub connection: u64,
 }
 
 impl News {

@@ -6,7 +6,9 @@ use evenkeel_warden::fleet::entry as parser;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::support::{A, API_TOKEN, B, TestWarden, assert_refused, count, entry, header, post, status};
+use crate::support::{
+    A, API_TOKEN, B, TestWarden, assert_refused, count, entry, eventually, header, post, status,
+};
 
 /// An agent with a valid token that opens requests and never completes them.
 #[tokio::test]
@@ -61,7 +63,8 @@ async fn two_thousand_stalled_bodies_are_not_kept_and_other_clients_are_served()
         let mut client = warden.connect().await;
         client.write(format!("{head}content-length: 1000000\r\n\r\n{part}").as_bytes()).await;
         stalled.push(client);
-        assert!(warden.bodies.0.held() <= 4 * 1024 * 1024 && warden.bodies.1.held() <= 64 * 4096);
+        assert!(warden.bodies.agents.held() <= 4 * 1024 * 1024);
+        assert!(warden.bodies.logins.held() <= 16 * 4096);
     }
     assert_eq!(status(&warden.get("/health", "").await), 200);
     let page = warden
@@ -69,6 +72,39 @@ async fn two_thousand_stalled_bodies_are_not_kept_and_other_clients_are_served()
         .await;
     assert_eq!(status(&page), 200);
     assert_eq!(status(&warden.post(A, &entry(1)).await), 200);
+    drop(stalled);
+    warden.finish().await;
+}
+
+/// A stranger needs no token to send bodies to the login form, and behind a proxy everybody has the same address.
+#[tokio::test]
+async fn logins_that_stall_keep_no_user_from_freezing_and_no_other_client_from_logging_in() {
+    let warden = TestWarden::start();
+    let request = |path: &str, headers: &str, body: &str| {
+        let length = body.len();
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: w\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}"
+        )
+    };
+    let whole = request("/login", "", &"x".repeat(4096));
+    let mut stalled = Vec::new();
+    for number in 1..=64 {
+        let mut client = warden.connect().await;
+        client.write(&whole.as_bytes()[..whole.len() - 1]).await;
+        stalled.push(client);
+        let held = 4095 * number.min(16);
+        eventually("the body has arrived", || warden.bodies.logins.held() >= held).await;
+    }
+    let form = format!("token={API_TOKEN}");
+    let from_elsewhere = request("/login", "x-forwarded-for: 192.0.2.9\r\n", &form);
+    assert_eq!(status(&warden.send(&from_elsewhere).await), 303);
+    let user = format!("authorization: Bearer {API_TOKEN}\r\n");
+    assert_eq!(status(&warden.send(&request("/thaw", &user, "{}")).await), 200);
+    assert_refused(&warden.send(&request("/login", "", &form)).await, 429);
+    // Without a token, the body is not read.
+    let mut stranger = warden.connect().await;
+    stranger.write(b"POST /thaw HTTP/1.1\r\nhost: w\r\ncontent-length: 4096\r\n\r\n{").await;
+    assert_refused(&stranger.rest().await, 401);
     drop(stalled);
     warden.finish().await;
 }

@@ -1,7 +1,7 @@
 //! Stores that go back, are damaged, or have just been opened: what is read again, and which agents report again.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,6 +27,8 @@ struct Restored {
     keep: Mutex<Arc<dyn Keep>>,
     /// The store that the session which reads what is new still sees, if it is another one.
     watched: Mutex<Option<Arc<dyn Keep>>>,
+    /// The number of that session.
+    connection: AtomicU64,
     damage: Mutex<Option<String>>,
     is_unreadable: AtomicBool,
     writes: Mutex<Writes>,
@@ -49,6 +51,7 @@ impl Restored {
         Arc::new(Self {
             keep: Mutex::new(keep),
             watched: Mutex::default(),
+            connection: AtomicU64::default(),
             damage: Mutex::default(),
             is_unreadable: AtomicBool::default(),
             writes: Mutex::default(),
@@ -86,7 +89,8 @@ impl Keep for Restored {
             return Err(KeepError("connection refused".to_owned()));
         }
         let watched = self.watched.lock().clone();
-        watched.unwrap_or_else(|| self.now()).news(after, limit).await
+        let news = watched.unwrap_or_else(|| self.now()).news(after, limit).await?;
+        Ok(News { connection: self.connection.load(Ordering::Relaxed), ..news })
     }
     async fn tail(&self, after: u64, limit: usize) -> Result<Vec<keep::Stored>, KeepError> {
         self.now().tail(after, limit).await
@@ -167,6 +171,66 @@ async fn a_store_that_goes_back_is_read_again_from_its_beginning() {
     assert!(matches!(&frames[0], Frame::Event { data, .. } if data.contains("kept")), "{frames:?}");
     collector.decide(freeze("later")).await.unwrap();
     assert_eq!(reasons(), ["kept", "later"]);
+    stop.cancel();
+    assert!(tasks.finish(Duration::from_secs(10)).await);
+}
+
+/// Two stores with the same entry: this agent is offline.
+async fn twins(agent: &str) -> [Arc<dyn Keep>; 2] {
+    let stores = [store_of(1000), store_of(1000)];
+    for store in &stores {
+        let offline = Change::Heartbeat { agent: agent.to_owned(), outcome: Err("gone".to_owned()) };
+        store.commit(vec![offline], jiff::Timestamp::from_second(1000).unwrap()).await.unwrap();
+    }
+    stores
+}
+
+/// A standby without the last commit takes over, and has as many entries and revisions again before they are read.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_has_lost_a_commit_and_written_another_is_read_again() {
+    let [first, second] = twins("a").await;
+    let keep = Restored::new(first);
+    let (stop, tasks) = (CancellationToken::new(), TaskSet::new());
+    let (collector, task) = new_collector(&["a", "b"], keep.clone());
+    tasks.spawn("collector", task.run(stop.clone()));
+    let online = || collector.machine_records().iter().map(|record| record.online).collect::<Vec<_>>();
+    assert!(collector.record_heartbeat("a", Ok(())).await.unwrap());
+    assert_eq!(online(), [Some(true), None]);
+    let mut viewer = Box::pin(collector.follow(None).await);
+    for _ in 0..2 {
+        assert!(viewer.next().await.is_some());
+    }
+
+    *keep.keep.lock() = second;
+    keep.connection.fetch_add(1, Ordering::Relaxed);
+    assert!(collector.record_heartbeat("b", Err("gone".to_owned())).await.unwrap());
+    assert_eq!(online(), [Some(false), Some(false)]);
+    assert!(viewer.next().await.is_none(), "the viewer connects again");
+    assert!(collector.record_heartbeat("a", Ok(())).await.unwrap(), "it is online again");
+    assert_eq!(online(), [Some(true), Some(false)]);
+    stop.cancel();
+    assert!(tasks.finish(Duration::from_secs(10)).await);
+}
+
+/// What was lost has no entry. Viewers miss nothing.
+#[tokio::test(start_paused = true)]
+async fn machines_and_values_are_read_again_over_a_new_connection() {
+    let [first, second] = twins("b").await;
+    let keep = Restored::new(first);
+    let (stop, tasks) = (CancellationToken::new(), TaskSet::new());
+    let (collector, task) = new_collector(&["a", "b"], keep.clone());
+    tasks.spawn("collector", task.run(stop.clone()));
+    assert!(!collector.record_heartbeat("a", Ok(())).await.unwrap(), "the first success is no entry");
+    let online = || collector.machine_records().iter().map(|record| record.online).collect::<Vec<_>>();
+    assert_eq!(online(), [Some(true), Some(false)]);
+    let mut viewer = Box::pin(collector.follow(None).await);
+    assert!(viewer.next().await.is_some());
+
+    *keep.keep.lock() = second;
+    keep.connection.fetch_add(1, Ordering::Relaxed);
+    assert!(collector.record_heartbeat("b", Ok(())).await.unwrap());
+    assert_eq!(online(), [None, Some(true)]);
+    assert!(viewer.next().await.is_some(), "the viewer goes on");
     stop.cancel();
     assert!(tasks.finish(Duration::from_secs(10)).await);
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use evenkeel_common::clock::{Clock, SystemClock};
-use evenkeel_common::http::{self, BasePath, Bodies, Limiter, Limits};
+use evenkeel_common::http::{self, BasePath, Limiter, Limits};
 use evenkeel_common::secret::Secret;
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::systemd::ServiceManager;
@@ -16,7 +16,7 @@ use evenkeel_warden::config::{
     AgentConfig, Config, ConfigSource, Configuration, FuseRule, Rules, StoreConfig,
 };
 use evenkeel_warden::http::{
-    Api, Metrics, bodies, limits, poll_limiter, request_limiter, routes, stream_limiter,
+    Api, Budgets, Metrics, bodies, limits, poll_limiter, request_limiter, routes, stream_limiter,
 };
 use evenkeel_warden::keep::embedded::Embedded;
 use evenkeel_warden::keep::{Keep, Retention};
@@ -48,8 +48,8 @@ pub(crate) struct TestWarden {
     pub(crate) stop: CancellationToken,
     /// Limit on agents' requests.
     pub(crate) requests: Limiter<String>,
-    /// Memory for the bodies of agents and logins.
-    pub(crate) bodies: (Bodies, Bodies),
+    /// Memory for request bodies.
+    pub(crate) bodies: Budgets,
     reload: Mutex<Reload>,
     tasks: TaskSet,
 }

@@ -39,7 +39,7 @@ pub(super) fn news(database: &Database, after: Position, limit: usize) -> Result
             }
         }
     }
-    Ok(News { entries, machines, values, position })
+    Ok(News { entries, machines, values, position, connection: 0 })
 }
 
 /// [`crate::keep::Keep::tail`]

@@ -65,7 +65,7 @@ impl Keep for Postgres {
     }
 
     async fn news(&self, after: Position, limit: usize) -> Result<News, KeepError> {
-        self.watcher.run(|session| Box::pin(read::news(&session.client, after, limit))).await
+        self.watcher.run(|session| Box::pin(read::news(session, after, limit))).await
     }
 
     async fn tail(&self, after: u64, limit: usize) -> Result<Vec<Stored>, KeepError> {

@@ -8,6 +8,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use super::fault::Fault;
+use super::session::Session;
 use super::{count, number, plain};
 use crate::keep::query::{Collect, Field};
 use crate::keep::{News, Page, Position, Query, Stored, Usage, Versioned};
@@ -16,7 +17,8 @@ use crate::keep::{News, Page, Position, Query, Stored, Usage, Versioned};
 const CHUNK: usize = 1000;
 
 /// [`crate::keep::Keep::news`]
-pub(super) async fn news(client: &Client, after: Position, limit: usize) -> Result<News, Fault> {
+pub(super) async fn news(session: &Session, after: Position, limit: usize) -> Result<News, Fault> {
+    let client = &session.client;
     let row = client.query_typed_one("SELECT revision, next_id FROM evenkeel.meta", &[]).await?;
     let revision = count(row.try_get(0)?);
     let last = count(row.try_get(1)?).saturating_sub(1);
@@ -34,7 +36,8 @@ pub(super) async fn news(client: &Client, after: Position, limit: usize) -> Resu
     }
     let entries = tail(client, after.entry, limit).await?;
     let entry = entries.last().map_or(after.entry.min(last), |entry| entry.id);
-    Ok(News { entries, machines, values, position: Position { entry, revision } })
+    let position = Position { entry, revision };
+    Ok(News { entries, machines, values, position, connection: session.number })
 }
 
 /// [`crate::keep::Keep::tail`]

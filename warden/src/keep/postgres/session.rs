@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::task::{Poll, ready};
 
 use evenkeel_common::supervisor::TaskSet;
@@ -42,6 +42,8 @@ pub(super) enum Role {
 /// A connection that has passed all checks.
 pub(super) struct Session {
     pub(super) client: Client,
+    /// Different for each session, starting at 1.
+    pub(super) number: u64,
     /// PID of its backend process.
     backend: i32,
     duties: HashSet<Duty>,
@@ -55,12 +57,14 @@ pub(super) struct Connector {
     /// PID of this warden's writing backend, whose notifications are ignored.
     writer: Arc<AtomicI32>,
     skew: Arc<Skew>,
+    /// Number of sessions made so far.
+    made: AtomicU64,
     tasks: TaskSet,
 }
 
 impl Connector {
     pub(super) fn new(url: StoreUrl, hints: watch::Sender<u64>, skew: Arc<Skew>) -> Self {
-        Self { url, hints, writer: Arc::default(), skew, tasks: TaskSet::new() }
+        Self { url, hints, writer: Arc::default(), skew, made: AtomicU64::new(0), tasks: TaskSet::new() }
     }
 
     /// Connects, checks the server, and creates or upgrades the tables if needed.
@@ -90,7 +94,9 @@ impl Connector {
                 self.hints.send_modify(|count| *count += 1);
             }
         }
-        Ok(Session { client, backend: facts.backend, duties: HashSet::new(), skew: self.skew.clone() })
+        let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
+        let (backend, skew) = (facts.backend, self.skew.clone());
+        Ok(Session { client, number, backend, duties: HashSet::new(), skew })
     }
 
     async fn open(&self) -> Result<Client, Fault> {

@@ -120,7 +120,7 @@ pub(crate) async fn a_reader_gets_every_change_once(world: &dyn World) {
     let (mut machines, mut values) = (Vec::new(), Vec::new());
     let mut position = none.position;
     for _ in 0..4 {
-        let News { entries, machines: changed, values: more, position: next } =
+        let News { entries, machines: changed, values: more, position: next, .. } =
             keep.news(position, 2).await.unwrap();
         assert!(entries.len() <= 2);
         seen.extend(messages(&entries));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use evenkeel_common::wire::FreezeScope;
 use evenkeel_warden::fleet::decisions::Decision;
-use evenkeel_warden::keep::{Change, Query};
+use evenkeel_warden::keep::{Change, Position, Query};
 use jiff::{SignedDuration, Timestamp};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
@@ -164,6 +164,24 @@ async fn a_database_that_goes_back_is_read_again_from_its_beginning() {
     warden.collector.decide(freeze("later")).await.unwrap();
     assert_eq!(reasons(), ["kept", "later"]);
     warden.finish().await;
+}
+
+/// Another server may have taken over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_read_over_a_new_connection_has_its_number() {
+    let server = Server::start();
+    let keep = server.keep();
+    let number = async || keep.news(Position::default(), 1).await.map(|news| news.connection);
+    let first = number().await.unwrap();
+    assert_eq!(number().await.unwrap(), first);
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+        WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+    assert_ne!(server.sql(end).await, "0");
+    let start = Instant::now();
+    while number().await.map_or(true, |number| number == first) {
+        assert!(start.elapsed() < Duration::from_secs(30), "it does not connect again");
+        sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// A pgbouncer in front of a server.
