@@ -79,6 +79,7 @@ impl Service {
         match notice {
             Notice::Check { is_new } => self.check(is_new),
             Notice::Inspect => self.inspections.request_by(now),
+            Notice::StopsLost => self.healer.events_unseen_before(now),
             Notice::TagPushed => self.tag_was_pushed(now),
             Notice::Siblings(services) => self.project.services = services,
             Notice::SiblingBegins(name) => self.sibling_begins(name),
