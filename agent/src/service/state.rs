@@ -52,9 +52,9 @@ pub struct Durable {
     pub postponed: Vec<Postponed>,
     /// The result of the last check of the way back.
     pub way_back: Option<WayBack>,
-    /// What is watched after the last update.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub watch: Option<LateWatch>,
+    /// What is watched after updates.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub watch: Vec<LateWatch>,
     /// IDs of containers with images of this service that compose does not update.
     pub left_behind: BTreeSet<String>,
     /// Restart histories of containers that are or were failing, by name.
@@ -173,9 +173,11 @@ impl<'de> Deserialize<'de> for Durable {
         let mut row = Map::deserialize(from)?;
         gather_by_image(&mut row);
         // Earlier versions kept one.
-        if let Some(postponed) = row.remove("postponed").filter(|postponed| !postponed.is_null()) {
-            let all = if postponed.is_array() { postponed } else { Value::Array(vec![postponed]) };
-            row.insert("postponed".to_owned(), all);
+        for name in ["postponed", "watch"] {
+            if let Some(kept) = row.remove(name).filter(|kept| !kept.is_null()) {
+                let all = if kept.is_array() { kept } else { Value::Array(vec![kept]) };
+                row.insert(name.to_owned(), all);
+            }
         }
         if let Some(rollout) = row.remove("swarm").filter(|rollout| !rollout.is_null()) {
             let deployment = deployment::from_swarm_rollout(rollout);
@@ -307,6 +309,18 @@ mod tests {
         assert_eq!(read.postponed.iter().map(|one| one.tries).collect::<Vec<_>>(), [3]);
         let again = serde_json::to_value(&read).unwrap();
         assert_eq!(again["postponed"], json!([one]));
+        assert_eq!(serde_json::from_value::<Durable>(again).unwrap(), read);
+    }
+
+    #[test]
+    fn the_one_update_that_an_earlier_version_has_watched_is_read() {
+        let at = "2026-01-01T00:00:00Z";
+        let one =
+            json!({"since": at, "until": "2026-01-01T06:00:00Z", "images": ["web:1"], "exits": [[at, "id"]]});
+        let read: Durable = serde_json::from_value(json!({"watch": one})).unwrap();
+        assert_eq!(read.watch.iter().map(|one| one.exits.len()).collect::<Vec<_>>(), [1]);
+        let again = serde_json::to_value(&read).unwrap();
+        assert_eq!(again["watch"], json!([one]));
         assert_eq!(serde_json::from_value::<Durable>(again).unwrap(), read);
     }
 

@@ -67,7 +67,7 @@ impl Durable {
             *at = (*at).min(latest);
         };
         self.change_times(watch.unwrap_or(SignedDuration::MAX), &cap);
-        if let Some(watch) = &mut self.watch {
+        for watch in &mut self.watch {
             cap(&mut watch.since, None);
         }
     }
@@ -98,7 +98,7 @@ impl Durable {
         if let Some(last) = &mut self.last_deployment {
             since(&mut last.at);
         }
-        if let Some(watched) = &mut self.watch {
+        for watched in &mut self.watch {
             change(&mut watched.until, Some(watch));
         }
         self.postponed.iter_mut().for_each(|one| change(&mut one.until, Some(LONGEST_WAIT)));
