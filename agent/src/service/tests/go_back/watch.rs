@@ -1,4 +1,4 @@
-//! Scenarios of the late watch over several updates.
+//! Scenarios of the late watch over several updates, and across a change of the clock.
 
 use super::*;
 
@@ -100,4 +100,14 @@ fn a_person_is_told_the_digest_to_go_back_to_if_another_image_was_updated_since(
     let told = scenario.entries.iter().rfind(|entry| entry.event == Kind::ROLLBACK_FAILED);
     let reason = told.and_then(|entry| entry.reason.clone()).expect("it is told");
     assert!(reason.contains(&format!("`evenkeel rollback web --to {}`", digest('1'))), "{reason}");
+}
+
+#[test]
+fn crashes_count_after_the_clock_was_set_back() {
+    let mut scenario = on_watch();
+    scenario.later(30).crashes();
+    scenario.service.shift(SignedDuration::from_hours(-1));
+    scenario.later(-3600).later(30).crashes().later(30).crashes();
+    scenario.later(30).looks();
+    assert_eq!(scenario.goes_back(), Some(LateFailure::Crashes { crashes: 3, minutes: 10 }));
 }
