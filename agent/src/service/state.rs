@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use crate::model::Origin;
 use crate::model::snapshot::{Mounter, Source};
 use crate::service::boot;
+use crate::service::event::Fault;
 use crate::service::health::assess::StopTimes;
 use crate::service::health::restart_state::RestartState;
 use crate::service::images::Images;
@@ -52,6 +53,9 @@ pub struct Durable {
     pub postponed: Vec<Postponed>,
     /// The result of the last check of the way back.
     pub way_back: Option<WayBack>,
+    /// The persistent fault (spec 3.1, `errored`). It was reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<StandingFault>,
     /// What is watched after updates.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub watch: Vec<LateWatch>,
@@ -94,6 +98,23 @@ pub struct Durable {
     /// The clock that all these times refer to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock: Option<boot::NotedClock>,
+}
+
+/// A persistent fault that was reported, and is not again until its text changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StandingFault {
+    /// What is wrong.
+    pub text: String,
+    /// Whether a check has found it.
+    pub from_check: bool,
+    /// When it was first seen.
+    pub since: Timestamp,
+}
+
+impl From<&StandingFault> for Fault {
+    fn from(fault: &StandingFault) -> Self {
+        Self { text: fault.text.clone(), from_check: fault.from_check }
+    }
 }
 
 /// A container that the agent has left stopped.

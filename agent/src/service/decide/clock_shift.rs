@@ -99,6 +99,9 @@ impl Durable {
         if let Some(last) = &mut self.last_deployment {
             since(&mut last.at);
         }
+        if let Some(fault) = &mut self.fault {
+            since(&mut fault.since);
+        }
         for watched in &mut self.watch {
             since(&mut watched.since);
             change(&mut watched.until, Some(watch));

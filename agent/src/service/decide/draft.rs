@@ -102,8 +102,8 @@ impl Service {
         Self { fleet, ..self }
     }
 
-    /// Returns the service as the continuation of the same one under its previous configuration: with its possible leases, and
-    /// with what the engine's events have told, which the engine does not repeat.
+    /// Returns the service as the continuation of the same one under its previous configuration: with its possible leases, with
+    /// the measurements of its containers, and with what the engine's events have told, which the engine does not repeat.
     #[must_use]
     pub fn continuing(self, before: &Self) -> Self {
         let (healer, events) = (before.healer.clone(), before.known.clone());
@@ -118,6 +118,8 @@ impl Service {
         let is_of_same = self.config.compose_project == before.config.compose_project
             && self.config.container_name == before.config.container_name;
         let healer = self.healer.continuing(healer, is_of_same);
-        Self { permits: before.permits.inherited(), known, healer, ..self }
+        // An alert is not repeated before its cooldown is over.
+        let gauges = if is_of_same { before.gauges.clone() } else { self.gauges };
+        Self { permits: before.permits.inherited(), known, healer, gauges, ..self }
     }
 }
