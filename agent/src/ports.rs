@@ -115,6 +115,7 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Streams container events since `since_nano` (the engine's clock, in nanoseconds since the epoch), as far back as
     /// the engine's buffer reaches. The stream ends after the events of `until_nano`, or without one, with the connection.
+    /// With `until_nano`, changes of health are left out: an inspection tells what has come of them.
     /// Consumers must do no other work while reading: the engine drops events for slow readers.
     async fn events(
         &self,

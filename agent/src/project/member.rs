@@ -42,7 +42,7 @@ use super::world::World;
 
 /// Time that a step in progress gets when the service ends or is reconfigured. A longer step is resumed from the journal.
 const STOP_GRACE: Duration = Duration::from_secs(20);
-/// Maximum number of deferred events while the state can't be written. The oldest are dropped, as in a gap of the stream.
+/// Maximum number of deferred events while the state can't be written.
 const MAX_DEFERRED: usize = 256;
 /// Interval at which the progress of a pull is published.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
@@ -113,6 +113,8 @@ pub struct Member {
     fleet: stream::Fuse<BoxStream<'static, Arc<FleetView>>>,
     /// Inputs that are deferred because their outcome could not be written, with their times of arrival.
     deferred: VecDeque<(Timestamp, Input)>,
+    /// Too many were deferred, so that it is not known who has stopped what has ended meanwhile.
+    has_lost_stops: bool,
     /// Last reading of the wall clock and of the monotonic clock. It is stored per service, because no worker reads the
     /// clock for a service that is moving between workers.
     last_seen: (Timestamp, Instant),
@@ -157,6 +159,7 @@ impl Member {
             journal,
             fleet: fleet_views(known).fuse(),
             deferred: VecDeque::new(),
+            has_lost_stops: false,
             last_seen: (now, Instant::now()),
         };
         (member, Handle { config, inbox: sender, published })
@@ -410,12 +413,26 @@ impl Member {
                 return;
             }
         }
-        self.deferred.push_back((now, input.deferred()));
-        if self.deferred.len() > MAX_DEFERRED
-            && let Some(oldest) = self.deferred.iter().position(|(_, input)| !input.ends_an_action())
-        {
-            self.deferred.remove(oldest);
+        if input.is_hint() {
+            return self.notice(Notice::Inspect, now);
         }
+        self.deferred.push_back((now, input.deferred()));
+        if self.deferred.len() > MAX_DEFERRED {
+            self.forget_deferred();
+        }
+    }
+
+    /// Makes room among the deferred inputs. What tells who has stopped a container goes last, so that what a person has stopped
+    /// stays so.
+    fn forget_deferred(&mut self) {
+        let oldest = |is_of: fn(&Input) -> bool| {
+            let mut inputs = self.deferred.iter().map(|(_, input)| input);
+            inputs.position(|input| !input.ends_an_action() && is_of(input))
+        };
+        let other = oldest(|input| !input.tells_who_stops());
+        let Some(at) = other.or_else(|| oldest(|_| true)) else { return };
+        self.has_lost_stops |= other.is_none();
+        self.deferred.remove(at);
     }
 
     /// Writes pending entries, and decides on deferred inputs.
@@ -431,6 +448,9 @@ impl Member {
             let at = if input.ends_an_action() { now } else { received_at };
             self.commit(self.service.decide(input, at), now).await?;
             self.deferred.pop_front();
+        }
+        if std::mem::take(&mut self.has_lost_stops) {
+            self.notice(Notice::StopsLost, now);
         }
         Ok(())
     }

@@ -147,6 +147,24 @@ impl Input {
             }
         }
     }
+
+    /// Whether an inspection, or the next input of the kind, tells as much.
+    pub fn is_hint(&self) -> bool {
+        match self {
+            Input::Event { what, .. } => matches!(what, EventKind::Health(_) | EventKind::Oom),
+            Input::Measured(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether it tells who has stopped a container: a person, or the engine when it went away.
+    pub fn tells_who_stops(&self) -> bool {
+        match self {
+            Input::Event { what, .. } => matches!(what, EventKind::Kill { .. } | EventKind::Stop),
+            Input::EngineGap { .. } | Input::EngineBack { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 /// Resource usage of the containers of a service. Contains only containers with two readings.
@@ -346,6 +364,8 @@ pub enum Notice<'a> {
     },
     /// The containers are to be inspected as soon as possible.
     Inspect,
+    /// Requests to stop containers were lost on their way.
+    StopsLost,
     /// A registry has reported a push that may be a newer tag.
     TagPushed,
     /// All services of the compose project, in the order in which they are considered as healers.

@@ -85,7 +85,6 @@ use boot::{Boot, StartReason};
 use checks::Checks;
 use evenkeel_common::backoff;
 use evenkeel_common::wire::AuditEntry;
-use event::Fault;
 use gates::permit::FleetSays;
 use health::healer::Remedy;
 use input::{Input, StepResult};
@@ -159,10 +158,6 @@ pub struct Service {
     maintenance: upkeep::maintenance::Maintenance,
     /// The last measurement of the containers, and the times of the last alerts.
     gauges: upkeep::gauges::Gauges,
-    /// The persistent fault (spec 3.1, `errored`).
-    fault: Option<Fault>,
-    /// When that fault was first seen.
-    fault_since: Option<Timestamp>,
     /// The deployment that is to begin, as the last check decided.
     wanted: Option<Cause>,
     /// The earlier images that the next check goes back to.
@@ -206,8 +201,6 @@ impl Service {
             permits: gates::permit::Permits::default(),
             maintenance: upkeep::maintenance::Maintenance::default(),
             gauges: upkeep::gauges::Gauges::default(),
-            fault: None,
-            fault_since: None,
             wanted: None,
             going_back: None,
             retry_rollback: false,
@@ -219,6 +212,7 @@ impl Service {
         service.on_start(reason_to_start, now);
         service.follow_clock(now);
         service.resume(reason_to_start, now);
+        service.forget_unchecked_fault();
         let entries = service.take_entries();
         (service, entries)
     }
@@ -339,7 +333,7 @@ impl Service {
                 } else if !is_pending {
                     // An action began or ended while engine and registry were being read, so the result is stale: check again.
                     // If the first part of this check started an action that failed, wait for the next cycle as usual.
-                    let waits = is_rest && self.fault.is_some();
+                    let waits = is_rest && self.durable.fault.is_some();
                     self.checks.returned_stale(is_manual, self.can_check() && !waits);
                 }
             }

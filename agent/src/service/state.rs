@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use crate::model::Origin;
 use crate::model::snapshot::{Mounter, Source};
 use crate::service::boot;
+use crate::service::event::Fault;
 use crate::service::health::assess::StopTimes;
 use crate::service::health::restart_state::RestartState;
 use crate::service::images::Images;
@@ -52,9 +53,12 @@ pub struct Durable {
     pub postponed: Vec<Postponed>,
     /// The result of the last check of the way back.
     pub way_back: Option<WayBack>,
-    /// What is watched after the last update.
+    /// The persistent fault (spec 3.1, `errored`). It was reported.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub watch: Option<LateWatch>,
+    pub fault: Option<StandingFault>,
+    /// What is watched after updates.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub watch: Vec<LateWatch>,
     /// IDs of containers with images of this service that compose does not update.
     pub left_behind: BTreeSet<String>,
     /// Restart histories of containers that are or were failing, by name.
@@ -95,6 +99,23 @@ pub struct Durable {
     /// The clock that all these times refer to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock: Option<boot::NotedClock>,
+}
+
+/// A persistent fault that was reported, and is not again until its text changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StandingFault {
+    /// What is wrong.
+    pub text: String,
+    /// Whether a check has found it.
+    pub from_check: bool,
+    /// When it was first seen.
+    pub since: Timestamp,
+}
+
+impl From<&StandingFault> for Fault {
+    fn from(fault: &StandingFault) -> Self {
+        Self { text: fault.text.clone(), from_check: fault.from_check }
+    }
 }
 
 /// A container that the agent has left stopped.
@@ -174,9 +195,11 @@ impl<'de> Deserialize<'de> for Durable {
         let mut row = Map::deserialize(from)?;
         gather_by_image(&mut row);
         // Earlier versions kept one.
-        if let Some(postponed) = row.remove("postponed").filter(|postponed| !postponed.is_null()) {
-            let all = if postponed.is_array() { postponed } else { Value::Array(vec![postponed]) };
-            row.insert("postponed".to_owned(), all);
+        for name in ["postponed", "watch"] {
+            if let Some(kept) = row.remove(name).filter(|kept| !kept.is_null()) {
+                let all = if kept.is_array() { kept } else { Value::Array(vec![kept]) };
+                row.insert(name.to_owned(), all);
+            }
         }
         if let Some(rollout) = row.remove("swarm").filter(|rollout| !rollout.is_null()) {
             let deployment = deployment::from_swarm_rollout(rollout);
@@ -308,6 +331,18 @@ mod tests {
         assert_eq!(read.postponed.iter().map(|one| one.tries).collect::<Vec<_>>(), [3]);
         let again = serde_json::to_value(&read).unwrap();
         assert_eq!(again["postponed"], json!([one]));
+        assert_eq!(serde_json::from_value::<Durable>(again).unwrap(), read);
+    }
+
+    #[test]
+    fn the_one_update_that_an_earlier_version_has_watched_is_read() {
+        let at = "2026-01-01T00:00:00Z";
+        let one =
+            json!({"since": at, "until": "2026-01-01T06:00:00Z", "images": ["web:1"], "exits": [[at, "id"]]});
+        let read: Durable = serde_json::from_value(json!({"watch": one})).unwrap();
+        assert_eq!(read.watch.iter().map(|one| one.exits.len()).collect::<Vec<_>>(), [1]);
+        let again = serde_json::to_value(&read).unwrap();
+        assert_eq!(again["watch"], json!([one]));
         assert_eq!(serde_json::from_value::<Durable>(again).unwrap(), read);
     }
 

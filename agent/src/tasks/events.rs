@@ -50,6 +50,9 @@ pub struct Events {
 /// How far back events are read again after a gap. This distinguishes stops by an operator from stops caused by the
 /// engine's shutdown.
 const OVERLAP_NANO: i64 = 60_000_000_000;
+/// How far back events are read at most. Podman's are in the machine's journal, which may go back for years. What ended
+/// earlier is left alone, since nothing tells who ended it.
+const FARTHEST_NANO: i64 = 24 * 3_600 * 1_000_000_000;
 /// How long the engine may take to send the events that it remembers.
 const PAST: Duration = Duration::from_secs(5);
 /// A stream that ends sooner and without an event counts as refused: a proxy in front of the engine may block it.
@@ -98,10 +101,23 @@ impl Events {
 
     /// Reads until the stream ends or the engine stops answering.
     async fn read(&mut self) -> Read {
-        // The engine's event buffer may contain requested stops that happened during the gap.
-        let now = i64::try_from(self.clock.now().as_nanosecond()).unwrap_or(i64::MAX);
-        // If the clock was set back, the last event is in the future.
-        let since = (self.last_nano.min(now) - OVERLAP_NANO).max(0);
+        // Was only the connection gone? The answer tells who has stopped the containers that ended meanwhile.
+        let wanted = self.ended_at.unwrap_or(Timestamp::UNIX_EPOCH);
+        let engine_since = match self.engine.running_since(wanted).await {
+            Ok(since) => since,
+            Err(error) if error.is_unavailable() => {
+                tracing::debug!(%error, "no event stream");
+                return Read::Nothing;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "unknown since when the engine has been running");
+                None
+            }
+        };
+        // The engine has just responded, so earlier health changes do not apply to this stream.
+        self.health.mark_unchanged();
+        self.check_now.notify_one();
+        let since = self.read_past().await;
         let mut events = match self.engine.events(since, None).await {
             Ok(events) => events,
             Err(error) => {
@@ -110,25 +126,11 @@ impl Events {
             }
         };
         let (begun, mut received) = (Instant::now(), false);
-        // The engine has just responded, so earlier health changes do not apply to this stream.
-        self.health.mark_unchanged();
-        self.check_now.notify_one();
-        // Was only the connection gone? The answer tells who has stopped the containers that ended meanwhile.
-        let wanted = self.ended_at.unwrap_or(Timestamp::UNIX_EPOCH);
-        let engine_since = match self.engine.running_since(wanted).await {
-            Ok(since) => since,
-            Err(error) if error.is_unavailable() => return Read::Nothing,
-            Err(error) => {
-                tracing::debug!(%error, "unknown since when the engine has been running");
-                None
-            }
-        };
         // The same evidence as before the gap shows the same run, even if the clock was set meanwhile and its time seems to be
         // in the gap.
         let ran_before = std::mem::replace(&mut self.ran_since, engine_since);
         let is_same_run = engine_since.is_some() && engine_since == ran_before;
         let engine_since = if is_same_run { Some(Timestamp::UNIX_EPOCH) } else { engine_since };
-        self.read_past(since).await;
         let at = self.clock.now();
         self.send_all(|| Command::Input(Box::new(Input::EngineBack { at, engine_since })));
         self.send_all(|| Command::Inspect);
@@ -163,11 +165,16 @@ impl Events {
     }
 
     /// Passes on what the engine remembers, before any service is told that the engine is back: a person who is stopping a
-    /// container must not be taken for a container that is unwell. The stream sends these events once more.
-    async fn read_past(&mut self, since: i64) {
-        // As late as possible: until the stream was open, nobody has listened.
-        let until = i64::try_from(self.clock.now().as_nanosecond()).unwrap_or(i64::MAX);
-        let Ok(mut past) = self.engine.events(since, Some(until)).await else { return };
+    /// container must not be taken for a container that is unwell. Returns the time from which the stream is to be read: all of
+    /// this once more if it could not be read to its end, or else a moment before that.
+    async fn read_past(&self) -> i64 {
+        // As late as possible: until the stream is open, nobody listens.
+        let now = i64::try_from(self.clock.now().as_nanosecond()).unwrap_or(i64::MAX);
+        // The engine's event buffer may contain requested stops that happened during the gap. If the clock was set back, the
+        // last event is in the future.
+        let since = self.last_nano.min(now).max(now.saturating_sub(FARTHEST_NANO));
+        let since = (since - OVERLAP_NANO).max(0);
+        let Ok(mut past) = self.engine.events(since, Some(now)).await else { return since };
         let all = async {
             while let Some(event) = past.next().await {
                 self.forward(&event);
@@ -175,7 +182,9 @@ impl Events {
         };
         if tokio::time::timeout(PAST, all).await.is_err() {
             tracing::debug!("the engine takes long to say which events it remembers");
+            return since;
         }
+        since.max(now - OVERLAP_NANO)
     }
 
     fn forward(&self, event: &ContainerEvent) {

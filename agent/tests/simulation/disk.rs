@@ -1,10 +1,12 @@
 //! Runs with a disk that refuses writes, and with siblings in the project: an action that can't be journaled is neither
 //! executed nor reported, and nothing is lost.
 
+use evenkeel_agent::model::{EventKind, HealthState, Members};
 use evenkeel_agent::service::input::ServiceReply;
 use evenkeel_agent::tasks::state_health::StateHealth;
 use evenkeel_common::store::{MonitoredStore, Writes};
 use evenkeel_common::wire::Level;
+use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::run::step::Step;
@@ -94,6 +96,50 @@ async fn a_restart_whose_journal_write_failed_is_retried_without_waiting_for_the
         let recorded = fake.entries().iter().filter(|entry| entry.event == Kind::RESTARTING).count();
         assert_eq!(recorded, 1, "write {fails} failed");
         assert_eq!(fake.durable(&state_key("shop")).await.totals.restarts, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_operator_has_stopped_stays_so_however_much_happens_while_the_disk_refuses_writes() {
+    let noise =
+        [EventKind::Start, EventKind::Health(HealthState::Healthy), EventKind::Kill { signal: Some(15) }];
+    for what in noise {
+        let fake = new_world();
+        fake.compose_service("web", &reference(WEB));
+        fake.add_image(&reference(WEB), "v1", Behaviour::Good, true);
+        fake.push(&reference(WEB), "v1", Behaviour::Good);
+        fake.operator_up();
+        let config = Arc::new(ServiceConfig { auto_heal: true, ..(*config(&[WEB])).clone() });
+        let world = world(&fake, Arc::new(fake.clone())).await;
+        let durable = fake.durable(&state_key("shop")).await;
+        let (member, handle) = Member::new(config, durable, world.clone(), StartReason::Start);
+        let tasks = spawn_workers(&world, vec![member]);
+        let send = |input: Input| assert!(handle.inbox.send(Command::Input(Box::new(input))).is_ok());
+        let event = |id: &str, what: &EventKind| {
+            send(Input::Event { at: fake.clock().now(), id: id.into(), what: what.clone() });
+        };
+        let script = async {
+            let containers = world.engine.containers(&Members::Project("shop".into())).await;
+            let id = containers.expect("the engine answers")[0].id.clone();
+            let engine_since = Some(Timestamp::UNIX_EPOCH);
+            send(Input::EngineBack { at: fake.clock().now(), engine_since });
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            fake.refuse_writes(|| true);
+            fake.act(Act::Stop("web"));
+            event(&id, &EventKind::Kill { signal: Some(15) });
+            event(&id, &EventKind::Die { exit_code: 143 });
+            for _ in 0..300 {
+                event("other", &what);
+            }
+            tokio::time::sleep(Duration::from_mins(1)).await;
+            fake.refuse_writes(|| false);
+            tokio::time::sleep(Duration::from_mins(2)).await;
+            assert_eq!(fake.restarts(), 0, "{what:?}");
+        };
+        tokio::select! {
+            () = tasks.panicked() => panic!("a worker panicked"),
+            () = script => {}
+        }
     }
 }
 

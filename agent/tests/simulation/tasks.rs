@@ -1,5 +1,5 @@
-//! Tasks around the workers, in virtual time: what the service manager receives while a worker hangs, and how often
-//! services are polled after registry events.
+//! Tasks around the workers, in virtual time: what the service manager receives while a worker hangs, how often services
+//! are polled after registry events, and from when the engine's events are read.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -8,13 +8,14 @@ use async_trait::async_trait;
 use evenkeel_agent::project::inbox;
 use evenkeel_agent::project::services::EngineHealth;
 use evenkeel_agent::project::services::PollState;
-use evenkeel_agent::project::services::{Dependencies, Services};
+use evenkeel_agent::project::services::{Dependencies, Services, Workers};
 use evenkeel_agent::service::{Durable, Service};
+use evenkeel_agent::tasks::events::Events;
 use evenkeel_agent::tasks::registry_events::{PublishedImage, RegistryEventSender, RegistryEvents};
 use evenkeel_common::clock::Uptime;
 use evenkeel_common::store::{Change, Store, StoreError};
 use evenkeel_common::systemd::{ServiceManager, watchdog_loop};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep};
 
 use super::*;
@@ -126,6 +127,32 @@ async fn no_heartbeat_is_sent_to_the_service_manager_while_one_worker_hangs() {
         socket.received().last().map(String::as_str),
         Some("STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n")
     );
+}
+
+/// Podman's events may go back for years, and contain the result of each health check.
+#[tokio::test(start_paused = true)]
+async fn past_events_are_read_from_a_day_ago_and_the_stream_begins_a_minute_ago() {
+    let fake = new_world();
+    let (_workers, listeners) = watch::channel(Workers::default());
+    let (_health, health) = watch::channel(EngineHealth::default());
+    let events = Events {
+        engine: Arc::new(fake.clone()),
+        listeners,
+        health,
+        check_now: Arc::new(Notify::new()),
+        clock: fake.clock(),
+        last_nano: 0,
+        ended_at: None,
+        ran_since: None,
+    };
+    tokio::select! {
+        () = events.run(CancellationToken::new()) => unreachable!("it is never stopped"),
+        () = sleep(MINUTE) => {}
+    }
+    let reads = fake.event_reads();
+    let [(of_past, Some(until)), (of_stream, None)] = reads[..] else { panic!("{reads:?}") };
+    let seconds_before = |at: i64| (until - at) / 1_000_000_000;
+    assert_eq!((seconds_before(of_past), seconds_before(of_stream)), (86_460, 60));
 }
 
 fn published(tag: &str) -> PublishedImage {

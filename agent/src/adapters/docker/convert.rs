@@ -480,21 +480,12 @@ pub(super) fn image(seen: &Value) -> Option<Image> {
 /// other names for some (`died`, `remove`), and before 4.4 it filters by those names even when it then reports `die`.
 /// Engines ignore names that they do not support.
 pub(super) const EVENTS: [&str; 14] = [
-    "create",
-    "start",
-    "restart",
-    "die",
-    "died",
-    "kill",
-    "stop",
-    "oom",
-    "pause",
-    "unpause",
-    "destroy",
-    "remove",
-    "rename",
-    "health_status",
+    "create", "start", "restart", "die", "died", "kill", "stop", "oom", "pause", "unpause", "destroy",
+    "remove", "rename", HEALTH,
 ];
+
+/// The event of a health check: Docker's of a change, podman's of each probe.
+pub(super) const HEALTH: &str = "health_status";
 
 /// Returns the time of an event in nanoseconds since the epoch.
 pub(super) fn event_time(seen: &Value) -> Option<i64> {
@@ -523,9 +514,9 @@ pub(super) fn event(seen: &Value) -> Option<ContainerEvent> {
         "unpause" => EventKind::Unpause,
         "oom" => EventKind::Oom,
         // Podman reports the health status in an attribute.
-        "health_status" => {
+        HEALTH => {
             let detail = match detail.trim() {
-                "" => attributes.get("health_status").map_or("", String::as_str),
+                "" => attributes.get(HEALTH).map_or("", String::as_str),
                 detail => detail,
             };
             verdict(detail).map_or_else(|| EventKind::Other(action.to_owned()), EventKind::Health)

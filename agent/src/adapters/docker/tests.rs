@@ -564,6 +564,22 @@ async fn podmans_die_and_remove_events_are_requested_and_parsed() {
     }
 }
 
+/// Podman writes one for each probe, and remembers all of them.
+#[tokio::test]
+async fn changes_of_health_are_requested_of_the_present_only() {
+    let server = server().await;
+    let engine = engine(&server);
+    for until in [None, Some(5)] {
+        answer(&server, "/events", 200, "").await;
+        assert_eq!(engine.events(0, until).await.unwrap().count().await, 0);
+        let asked = asked(&server, "/events").await;
+        let query: HashMap<_, _> = asked.last().unwrap().url.query_pairs().collect();
+        let filters: HashMap<String, Vec<String>> = serde_json::from_str(&query["filters"]).unwrap();
+        let has = |word: &str| filters["event"].iter().any(|asked| asked == word);
+        assert_eq!((has("health_status"), has("stop")), (until.is_none(), true), "{until:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_restart_uses_the_containers_own_stop_timeout() {
     let server = server().await;

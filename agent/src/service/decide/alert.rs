@@ -206,6 +206,16 @@ mod tests {
     }
 
     #[test]
+    fn an_alert_is_not_repeated_within_its_cooldown_after_a_reload() {
+        let high = || measurement(true, &[("a", 190.0, 1, None), ("b", 10.0, 1, None)]);
+        let mut before = service(80.0, 0.0);
+        assert_eq!(before.apply(high(), at(0)).len(), 1);
+        let mut service = service(80.0, 0.0).continuing(&before);
+        assert_eq!(service.apply(high(), at(10)), []);
+        assert_eq!(service.apply(high(), at(310)).len(), 1);
+    }
+
+    #[test]
     fn the_cpu_threshold_is_a_part_of_what_a_container_and_the_machine_can_use() {
         let mut service = service(90.0, 0.0);
         let limited = Container { cpu_limit: Some(0.5), ..container("b", State::Running) };

@@ -14,6 +14,7 @@ use crate::service::event::{Event, Fault, FaultCause, Local, Unblock};
 use crate::service::input::CheckFault;
 use crate::service::observation::{ImageView, Observation};
 use crate::service::rollout::plan::{Cause, GoBackReason};
+use crate::service::state::StandingFault;
 use crate::service::{Service, compare, gates, wording};
 
 /// How long the data is not measured again while its update waits.
@@ -408,7 +409,8 @@ impl Service {
         // the same reason, and that was reported.
         if !faults.is_empty() && self.can_check() {
             // A start that fails repeatedly is one fault, not two alternating ones.
-            let fails = self.wanted.is_some() && self.fault.as_ref().is_some_and(|fault| !fault.from_check);
+            let fails =
+                self.wanted.is_some() && self.durable.fault.as_ref().is_some_and(|fault| !fault.from_check);
             if !fails {
                 self.set_fault(Some(Fault { text: faults.join("; "), from_check: true }), now);
             }
@@ -416,8 +418,13 @@ impl Service {
         }
         // A failed deployment does not resolve itself: no container that it created but did not start may be left.
         let has_unstarted = || self.containers().iter().any(|c| c.state == State::Created);
-        let is_resolved = |fault: &Fault| fault.from_check || (self.wanted.is_none() && !has_unstarted());
-        if self.fault.as_ref().is_none_or(is_resolved) {
+        // The gate command that failed before a restart of the agent has yet to be asked again.
+        let is_unasked =
+            |fault: &StandingFault| fault.since < self.begun && self.gate_command.is_unanswered();
+        let is_resolved = |fault: &StandingFault| {
+            if fault.from_check { !is_unasked(fault) } else { self.wanted.is_none() && !has_unstarted() }
+        };
+        if self.durable.fault.as_ref().is_none_or(is_resolved) {
             self.set_fault(self.waiting_fault(now), now);
         }
         if is_manual && self.wanted.is_none() && faults.is_empty() {
@@ -446,10 +453,11 @@ impl Service {
     /// The fault of the last check that a deployment has not resolved. Bringing up local images does not fix a
     /// configuration.
     pub(in crate::service) fn remaining_fault(&self, about_images: bool) -> Option<Fault> {
-        let seen = self.known.observation.as_ref()?;
-        if seen.is_pending() {
-            return self.fault.clone().filter(|fault| fault.from_check);
-        }
+        let Some(seen) = self.known.observation.as_ref().filter(|seen| !seen.is_pending()) else {
+            // The next check, or the rest of this one, tells whether it is resolved.
+            let of_check = self.durable.fault.as_ref().filter(|fault| fault.from_check && self.can_check());
+            return of_check.map(Fault::from);
+        };
         let unlisted_files = self.unlisted_files_fault().filter(|_| !about_images);
         let texts: Vec<String> = unlisted_files.into_iter().chain(seen.registry_fault()).collect();
         let of_check = (!texts.is_empty()).then(|| Fault { text: texts.join("; "), from_check: true });

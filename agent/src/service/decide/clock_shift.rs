@@ -52,6 +52,9 @@ impl Durable {
             deployment.outage.forget();
         }
         self.change_times(SignedDuration::MAX, &|at, _| move_by(at, by));
+        for (exit, _) in self.watch.iter_mut().flat_map(|watch| &mut watch.exits) {
+            move_by(exit, by);
+        }
         self.images.found_mut().for_each(|found| move_by(&mut found.first_seen, by));
         if let Some(clock) = &mut self.clock {
             move_by(&mut clock.at, by);
@@ -67,13 +70,11 @@ impl Durable {
             *at = (*at).min(latest);
         };
         self.change_times(watch.unwrap_or(SignedDuration::MAX), &cap);
-        if let Some(watch) = &mut self.watch {
-            cap(&mut watch.since, None);
-        }
     }
 
-    /// Changes each time that is compared with the clock, but those at which digests were first seen. With the end of something
-    /// comes the longest that it takes, which is `watch` for what is watched after an update.
+    /// Changes each time that is compared with the clock, but those at which digests were first seen and watched containers
+    /// have crashed. With the end of something comes the longest that it takes, which is `watch` for what is watched after an
+    /// update.
     fn change_times(
         &mut self,
         watch: SignedDuration,
@@ -98,7 +99,11 @@ impl Durable {
         if let Some(last) = &mut self.last_deployment {
             since(&mut last.at);
         }
-        if let Some(watched) = &mut self.watch {
+        if let Some(fault) = &mut self.fault {
+            since(&mut fault.since);
+        }
+        for watched in &mut self.watch {
+            since(&mut watched.since);
             change(&mut watched.until, Some(watch));
         }
         self.postponed.iter_mut().for_each(|one| change(&mut one.until, Some(LONGEST_WAIT)));

@@ -84,6 +84,7 @@ impl Service {
         match notice {
             Notice::Check { is_new } => self.check(is_new),
             Notice::Inspect => self.inspections.request_by(now),
+            Notice::StopsLost => self.healer.events_unseen_before(now),
             Notice::TagPushed => self.tag_was_pushed(now),
             Notice::Siblings(services) => self.project.services = services,
             Notice::SiblingBegins(name) => self.sibling_begins(name),
@@ -106,8 +107,8 @@ impl Service {
         Self { fleet, ..self }
     }
 
-    /// Returns the service as the continuation of the same one under its previous configuration: with its possible leases, and
-    /// with what the engine has told, and does not repeat.
+    /// Returns the service as the continuation of the same one under its previous configuration: with its possible leases, with
+    /// the measurements of its containers, and with what the engine has told, and does not repeat.
     #[must_use]
     pub fn continuing(self, before: &Self) -> Self {
         let (healer, events) = (before.healer.clone(), before.known.clone());
@@ -123,6 +124,8 @@ impl Service {
         let is_of_same = self.config.compose_project == before.config.compose_project
             && self.config.container_name == before.config.container_name;
         let healer = self.healer.continuing(healer, is_of_same);
-        Self { permits: before.permits.inherited(), known, healer, ..self }
+        // An alert is not repeated before its cooldown is over.
+        let gauges = if is_of_same { before.gauges.clone() } else { self.gauges };
+        Self { permits: before.permits.inherited(), known, healer, gauges, ..self }
     }
 }

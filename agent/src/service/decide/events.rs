@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use crate::service::event::{Event, Fault};
 use crate::service::outcome::Ended;
+use crate::service::state::StandingFault;
 use crate::service::{Service, wording};
 
 impl Service {
@@ -35,17 +36,31 @@ impl Service {
             self.emit(Event::Faulted { fault: fault.clone(), output }, now);
             return;
         }
-        let before = std::mem::replace(&mut self.fault, fault);
-        let text = |fault: &Option<Fault>| fault.as_ref().map(|fault| fault.text.clone());
-        if text(&before) == text(&self.fault) {
+        let before = self.durable.fault.take();
+        let known =
+            before.as_ref().filter(|before| fault.as_ref().is_some_and(|fault| fault.text == before.text));
+        let since = known.map_or(now, |known| known.since);
+        let is_same = known.is_some() || (before.is_none() && fault.is_none());
+        self.durable.fault = fault.as_ref().map(|fault| StandingFault {
+            text: fault.text.clone(),
+            from_check: fault.from_check,
+            since,
+        });
+        if is_same {
             return;
         }
-        self.fault_since = self.fault.is_some().then_some(now);
-        let event = match self.fault.clone() {
+        let event = match fault {
             Some(fault) => Event::Faulted { fault, output },
-            None => Event::Recovered { fault: before },
+            None => Event::Recovered { fault: before.as_ref().map(Fault::from) },
         };
         self.emit(event, now);
+    }
+
+    /// Forgets the fault of a service that is not polled and does not deploy: no check would ever clear it.
+    pub(in crate::service) fn forget_unchecked_fault(&mut self) {
+        if !(self.can_check() || self.durable.is_deploying()) {
+            self.durable.fault = None;
+        }
     }
 
     /// Records the outcome of the deployment. The remaining clean-up does not affect it.

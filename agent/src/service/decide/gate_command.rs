@@ -100,10 +100,12 @@ impl Service {
             self.checks.request();
         }
         if let Some(text) = self.command_fault() {
-            if self.fault.as_ref().is_none_or(|fault| fault.from_check) {
+            if self.durable.fault.as_ref().is_none_or(|fault| fault.from_check) {
                 self.set_fault(Some(Fault { text, from_check: true }), now);
             }
-        } else if before.is_some() && self.fault.as_ref().is_some_and(|f| Some(&f.text) == before.as_ref()) {
+        } else if before.is_some()
+            && self.durable.fault.as_ref().is_some_and(|f| Some(&f.text) == before.as_ref())
+        {
             self.set_fault(None, now);
         }
         self.announce(self.held_candidates(now), now);

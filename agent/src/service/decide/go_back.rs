@@ -44,12 +44,17 @@ impl Service {
         with_data: bool,
     ) -> Result<(Vec<Earlier>, Option<&KeptSnapshot>), NoWayBack> {
         let to = self.earlier(to)?;
-        let images: Vec<_> = to.iter().map(|one| (one.configured.as_str(), &one.digest)).collect();
-        let data = self.data_of(&images);
+        let data = self.data_with(&to);
         if with_data && data.is_none() {
             return Err(NoWayBack::Refused(wording::go_back::NO_DATA.to_owned()));
         }
         Ok((to, data))
+    }
+
+    /// Returns the snapshot of the data that these images had when they were left.
+    pub(in crate::service) fn data_with(&self, to: &[Earlier]) -> Option<&KeptSnapshot> {
+        let images: Vec<_> = to.iter().map(|one| (one.configured.as_str(), &one.digest)).collect();
+        self.data_of(&images)
     }
 
     /// Decides whether the deployment of earlier images can begin, after a check. Otherwise it says why not.
@@ -136,8 +141,7 @@ impl Service {
                 ..change.clone()
             }]);
         }
-        // What it watched is left.
-        self.durable.watch = None;
+        self.end_watch_over(&changes);
         // What was put back is used up.
         let is_used_up = |kept: &&mut KeptSnapshot| back.data.as_ref().is_some_and(|data| data.id == kept.id);
         self.durable.snapshots.iter_mut().filter(is_used_up).for_each(|kept| kept.is_expired = true);

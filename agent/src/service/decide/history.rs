@@ -75,10 +75,14 @@ impl Service {
             Some(digest) => self.named(&images, digest)?,
             None => self.before_the_last_change(&images),
         };
-        if chosen.is_empty() {
-            return Err(NoWayBack::NoEarlier);
-        }
         self.with_images_of_variable(chosen)
+    }
+
+    /// Returns the images to go back to from these, which were updated together.
+    pub(in crate::service) fn earlier_of(&self, updated: &[String]) -> Result<Vec<Earlier>, NoWayBack> {
+        let images: Vec<&ConfiguredImage> =
+            self.config.images.iter().filter(|image| updated.contains(&image.configured)).collect();
+        self.with_images_of_variable(self.before_the_last_change(&images))
     }
 
     fn named(&self, images: &[&ConfiguredImage], digest: &Digest) -> Result<Vec<Earlier>, NoWayBack> {
@@ -104,7 +108,7 @@ impl Service {
         Ok(chosen)
     }
 
-    /// Of each image that the last deployment has changed, the one that was proven before.
+    /// Of each of these images that the last deployment of any of them has changed, the one that was proven before.
     fn before_the_last_change(&self, images: &[&ConfiguredImage]) -> Vec<Earlier> {
         let candidate = |image: &&ConfiguredImage| {
             let memory = self.durable.images.get(&image.configured);
@@ -145,6 +149,9 @@ impl Service {
 
     /// Adds the other images whose tag is the same variable: they have one tag, and go back together.
     fn with_images_of_variable(&self, mut chosen: Vec<Earlier>) -> Result<Vec<Earlier>, NoWayBack> {
+        if chosen.is_empty() {
+            return Err(NoWayBack::NoEarlier);
+        }
         let of_variable = |name: &str| self.config.is_of_variable(name);
         let Some(tag) =
             chosen.iter().find(|one| of_variable(&one.configured)).map(|one| one.reference.tag.clone())

@@ -38,3 +38,10 @@ pub(in crate::service) struct GateCommand {
     /// A poll cycle or a user has requested a check since the last calls were planned.
     pub(in crate::service) new_cycle: bool,
 }
+
+impl GateCommand {
+    /// Whether it was not yet answered for a digest since the start of the agent.
+    pub(in crate::service) fn is_unanswered(&self) -> bool {
+        self.asks.iter().any(|ask| ask.answer.is_none())
+    }
+}

@@ -131,7 +131,7 @@ fn after_a_boot_with_a_clock_that_was_behind_nothing_waits_longer_than_it_may() 
     };
     scenario.service.durable.postponed = vec![waits(now + 6 * hour)];
     let (images, exits) = (vec![IMAGE.to_owned()], Vec::new());
-    scenario.service.durable.watch = Some(LateWatch { since: now, until: now + hour, images, exits });
+    scenario.service.durable.watch = vec![LateWatch { since: now, until: now + hour, images, exits }];
     let behind = -100 * LONG;
     scenario.at(behind).starts("two", behind - 5);
     // The network is up, so the clock is set.
@@ -143,7 +143,8 @@ fn after_a_boot_with_a_clock_that_was_behind_nothing_waits_longer_than_it_may() 
     assert!(restart.told_at.is_some_and(|at| at <= now), "{restart:?}");
     assert!(restart.problem.as_ref().is_none_or(|problem| problem.since <= now), "{restart:?}");
     assert!(durable.postponed[0].until <= now + 24 * hour, "{:?}", durable.postponed);
-    assert!(durable.watch.as_ref().is_some_and(|watch| watch.until <= now + hour), "{:?}", durable.watch);
+    let [watch] = &durable.watch[..] else { panic!("{:?}", durable.watch) };
+    assert!(watch.since <= now && watch.until <= now + hour, "{watch:?}");
 }
 
 #[test]
@@ -153,9 +154,9 @@ fn times_ahead_that_are_within_their_delay_stay_after_a_boot() {
     scenario.at(0).starts("one", -1000);
     let (images, exits) = (vec![IMAGE.to_owned()], Vec::new());
     let watch = LateWatch { since: scenario.now, until: scenario.now + hour, images, exits };
-    scenario.service.durable.watch = Some(watch.clone());
+    scenario.service.durable.watch = vec![watch.clone()];
     scenario.at(600).starts("two", 590);
-    assert_eq!(scenario.service.durable().watch, Some(watch));
+    assert_eq!(scenario.service.durable().watch, [watch]);
 }
 
 #[test]

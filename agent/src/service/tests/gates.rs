@@ -239,6 +239,25 @@ fn a_gate_command_without_an_answer_is_a_single_fault_until_it_answers() {
 }
 
 #[test]
+fn the_fault_of_a_gate_command_stays_until_the_command_has_answered_after_a_reload() {
+    let failed = || GateAnswer::Failed { fault: "it exited with status 1".into(), reason: String::new() };
+    for again in [failed(), GateAnswer::Wait { reason: String::new() }] {
+        let mut scenario = Scenario::of(with(asked()));
+        scenario.at(0).poll(found('2'));
+        assert!(scenario.asks_command());
+        scenario.answers(failed()).kinds();
+        scenario.at(60).reconfigures(with(asked())).poll(found('2'));
+        assert!(scenario.asks_command());
+        assert_eq!((scenario.kinds(), scenario.status()), (Vec::new(), StatusValue::Errored));
+        scenario.answers(again.clone());
+        assert_eq!(scenario.kinds(), []);
+        scenario.at(360).poll(found('2'));
+        let expected = if again == failed() { vec![] } else { vec![Kind::RECOVERED] };
+        assert_eq!(scenario.kinds(), expected);
+    }
+}
+
+#[test]
 fn an_approval_is_for_the_digest_that_was_looked_at() {
     let mut scenario = Scenario::of(with(approved()));
     assert_eq!(scenario.approve(None), ServiceReply::NothingWaiting);

@@ -1,6 +1,7 @@
 //! Scenarios of going back to earlier images: by hand, and late (DECISIONS 14).
 
 mod both_ways;
+mod watch;
 
 use evenkeel_common::wire::Level;
 
@@ -534,7 +535,7 @@ fn what_is_beside_the_files_keeps_no_failing_image_but_a_person_is_told_of_it() 
 fn on_watch() -> Scenario {
     let mut scenario = Scenario::of(watched());
     scenario.updated_to(&[('1', '2')]);
-    assert!(scenario.service.durable().watch.is_some());
+    assert_eq!(scenario.service.durable().watch.len(), 1);
     scenario
 }
 
@@ -578,7 +579,7 @@ fn three_crashes_within_ten_minutes_of_a_watched_update_roll_it_back() {
     assert_eq!(entry.new_digest.as_deref(), Some(digest('2').as_str()));
     assert_eq!(entry.image.as_deref(), Some(IMAGE), "it is a verdict for the fleet");
     assert_eq!(scenario.blocked_digest(), Some(&digest('2')));
-    assert_eq!(scenario.service.durable().watch, None);
+    assert_eq!(scenario.service.durable().watch, []);
 }
 
 fn change(image: &str, old: char, to: char) -> ImageChange {
@@ -678,7 +679,7 @@ fn the_late_watch_goes_on_after_an_update_that_has_failed() {
     });
     scenario.look(&[&on('2')]).later(20).look(&[&on('2')]);
     scenario.performs_step(StepResult::Unpinned);
-    let watch = scenario.service.durable().watch.as_ref().expect("what was watched runs again");
+    let watch = scenario.service.durable().watch.first().expect("what was watched runs again");
     assert!(watch.exits.is_empty(), "those of the image that failed do not count: {watch:?}");
 }
 
@@ -699,7 +700,7 @@ fn a_watched_update_whose_data_may_have_been_migrated_is_left_to_a_person() {
         }
         scenario.later(30).looks();
         assert_eq!(scenario.goes_back(), None, "the old image may not understand the data");
-        assert_eq!(scenario.service.durable().watch, None, "it is told once");
+        assert_eq!(scenario.service.durable().watch, [], "it is told once");
         let told: Vec<_> = scenario.entries.iter().filter(|one| one.event == Kind::ROLLBACK_FAILED).collect();
         let [entry] = &told[..] else { panic!("{:#?}", scenario.entries) };
         assert_eq!(entry.level, Level::Critical);
@@ -755,7 +756,7 @@ fn stops_the_engine_and_long_intervals_are_no_crashes() {
     slow.later(60).looks();
     assert_eq!(slow.goes_back(), None, "the watch is over by then");
     slow.later(600).looks();
-    assert_eq!(slow.service.durable().watch, None);
+    assert_eq!(slow.service.durable().watch, []);
 
     let mut unwatched = Scenario::of(config());
     unwatched.updated_to(&[('1', '2')]);

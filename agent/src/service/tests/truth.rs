@@ -96,6 +96,43 @@ fn a_dead_registry_is_one_fault_that_a_start_does_not_clear() {
     assert_eq!(scenario.kinds(), [Kind::RECOVERED]);
 }
 
+/// Stops the agent, and starts it again.
+fn starts_again(scenario: &mut Scenario) {
+    let written = serde_json::to_vec(scenario.service.durable()).unwrap();
+    let durable = serde_json::from_slice(&written).unwrap();
+    let (config, boot) = (scenario.service.shared_config(), boot_of("one", "one"));
+    let (service, entries) = Service::new(config, durable, boot, StartReason::Start, scenario.now);
+    scenario.service = service;
+    scenario.entries.extend(entries);
+    scenario.reconnected();
+}
+
+fn reloads(scenario: &mut Scenario) {
+    scenario.reconfigures(ServiceConfig { heal_max_restarts: 1, ..two_images() });
+}
+
+#[test]
+fn an_error_and_its_end_are_each_told_once_however_often_the_agent_is_restarted() {
+    let good = || observed('1', &[local("sha256:one", &['1'])], &[&running("a")]);
+    let bad = || with_unavailable_registry(good(), &failed(), "sha256:db");
+    for restarts in [starts_again, reloads] {
+        let mut scenario = Scenario::of(two_images());
+        scenario.check(bad());
+        assert_eq!(scenario.kinds(), [Kind::ERROR]);
+        let since = scenario.record().since;
+        restarts(scenario.at(60));
+        assert_eq!((scenario.status(), scenario.record().since), (StatusValue::Errored, since));
+        scenario.check(bad());
+        assert_eq!(scenario.kinds(), []);
+        restarts(scenario.at(120));
+        scenario.check(good());
+        assert_eq!((scenario.kinds(), scenario.record().errored), (vec![Kind::RECOVERED], None));
+    }
+    let mut scenario = Scenario::of(two_images());
+    scenario.check(bad()).reconfigures(ServiceConfig { auto_update: false, ..two_images() });
+    assert_eq!(scenario.record().errored, None, "no check would ever clear it");
+}
+
 #[test]
 fn a_fault_is_reported_only_by_the_second_part_of_a_check() {
     let mut scenario = Scenario::of(two_images());

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// How long an exit is looked at before it counts: an engine that goes away stops all containers first.
 pub(in crate::service) const SETTLED: SignedDuration = SignedDuration::from_secs(20);
 
-/// What is watched after an update.
+/// What is watched after one update. An image is watched once: an update ends the earlier watch over the images that it changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LateWatch {
     /// When the update was proven.

@@ -90,7 +90,7 @@ impl Service {
             status: StatusValue::Unknown,
             blocked: durable.images.blocked().next().map(|(_, digest)| digest.to_string()),
             not_found: durable.images.not_found().next().map(|(_, digest)| digest.to_string()),
-            errored: self.fault.as_ref().map(|fault| fault.text.clone()),
+            errored: self.durable.fault.as_ref().map(|fault| fault.text.clone()),
             auto_update: config.auto_update,
             auto_start: config.auto_start,
             auto_heal: config.auto_heal,
@@ -136,7 +136,7 @@ impl Service {
     fn since(&self, record: &ServiceStatus) -> Option<Timestamp> {
         match record.status {
             StatusValue::Exhausted | StatusValue::Degraded | StatusValue::Unhealthy => self.problem_since(),
-            StatusValue::Errored => self.fault_since,
+            StatusValue::Errored => self.durable.fault.as_ref().map(|fault| fault.since),
             StatusValue::Blocked => {
                 let (image, digest) = self.durable().images.blocked().next()?;
                 self.failed_update_of(image, digest).map(|failed| failed.at)

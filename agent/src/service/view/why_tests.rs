@@ -11,9 +11,9 @@ use super::*;
 use crate::config::ServiceConfig;
 use crate::model::image::Digest;
 use crate::service::boot::{Boot, StartReason};
-use crate::service::event::Fault;
 use crate::service::observation::{Observation, Unanswered};
 use crate::service::rollout::plan::Cause;
+use crate::service::state::StandingFault;
 use crate::service::tests::{config, undisturbed};
 use crate::service::{Durable, Service};
 
@@ -35,6 +35,10 @@ fn report(change: Change) -> WhyReport {
     };
     change(&mut service, &mut context);
     why(&service, &context)
+}
+
+fn standing(text: &str) -> StandingFault {
+    StandingFault { text: text.into(), from_check: false, since: Timestamp::UNIX_EPOCH }
 }
 
 #[test]
@@ -61,7 +65,7 @@ fn each_gate_alone_holds_and_gives_the_answer() {
             service.durable.images.of("web").not_found = Some(Digest::of(b"new"));
         }),
         ("fault", "compose up failed", |service, _| {
-            service.fault = Some(Fault { text: "compose up failed".into(), from_check: false });
+            service.durable.fault = Some(standing("compose up failed"));
         }),
     ];
     for (word, part, change) in cases {
@@ -139,7 +143,7 @@ fn a_block_is_not_explained_with_the_failure_of_another_image() {
 #[test]
 fn a_fault_is_checked_again_without_the_approval_of_an_update_that_waits() {
     let report = report(|service, _| {
-        service.fault = Some(Fault { text: "broken".into(), from_check: false });
+        service.durable.fault = Some(standing("broken"));
     });
     let fault = report.gates.iter().find(|gate| gate.gate == "fault").unwrap();
     assert_eq!(fault.clear.as_deref(), Some("fix it, then POST /trigger/web?pass=false"));
@@ -149,7 +153,7 @@ fn a_fault_is_checked_again_without_the_approval_of_an_update_that_waits() {
 fn the_first_gate_that_holds_gives_the_answer_and_each_gate_is_listed_once() {
     let report = report(|service, context| {
         context.engine_error = Some("away".to_owned());
-        service.fault = Some(Fault { text: "broken".into(), from_check: false });
+        service.durable.fault = Some(standing("broken"));
     });
     assert!(report.answer.contains("away"), "{report:#?}");
     let words: BTreeSet<&str> = report.gates.iter().map(|gate| gate.gate.as_str()).collect();

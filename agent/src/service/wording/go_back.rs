@@ -2,6 +2,7 @@
 
 use evenkeel_common::wire::{AuditEntry, ImageDigest, Kind, Level};
 
+use crate::model::image::Digest;
 use crate::service::event::{GoBackEnd, GoBackResult};
 use crate::service::rollout::plan::{GoBack, GoBackReason, ImageChange, LateFailure};
 use crate::service::rollout::probation::{Failure, Reason};
@@ -21,13 +22,15 @@ pub(in crate::service) const NO_DATA: &str = "no snapshot of the data was taken 
 /// Why nothing is rolled back if the configuration was changed in the meantime.
 pub(in crate::service) const NOT_CONFIGURED: &str = "the image is no longer configured";
 
-/// Why a person has to decide about the way back from an image that may have migrated its data.
-pub(in crate::service) fn left_to_a_person(name: &str, has_data: bool) -> String {
+/// Why a person has to decide about the way back from an image that may have migrated its data. `to`: the digest that the
+/// command has to name, if it has to.
+pub(in crate::service) fn left_to_a_person(name: &str, to: Option<&Digest>, has_data: bool) -> String {
+    let to = to.map(|digest| format!(" --to {digest}")).unwrap_or_default();
+    let command = format!("evenkeel rollback {name}{to}");
     let why = "the data may have been migrated, and what was written since the update would be lost if it were put back";
-    let with_data =
-        format!("; `evenkeel rollback {name} --data` puts back the data from before the update, too");
+    let with_data = format!("; `{command} --data` puts back the data from before the update, too");
     let with_data = if has_data { with_data } else { String::new() };
-    format!("{why}; `evenkeel rollback {name}` goes back and leaves the data as it is{with_data}")
+    format!("{why}; `{command}` goes back and leaves the data as it is{with_data}")
 }
 
 /// Why a service has gone back.

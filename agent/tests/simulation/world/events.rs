@@ -31,6 +31,8 @@ pub(super) struct EventLog {
     buffer: VecDeque<ContainerEvent>,
     readers: Vec<mpsc::UnboundedSender<ContainerEvent>>,
     late: VecDeque<(Timestamp, ContainerEvent)>,
+    /// From when to when events were read.
+    pub(super) reads: Vec<(i64, Option<i64>)>,
 }
 
 impl EventLog {
@@ -65,6 +67,7 @@ impl EventLog {
         since_nano: i64,
         until_nano: Option<i64>,
     ) -> BoxStream<'static, ContainerEvent> {
+        self.reads.push((since_nano, until_nano));
         let known = self.buffer.iter().filter(|event| event.time_nano >= since_nano);
         let known: Vec<ContainerEvent> = known.cloned().collect();
         if let Some(until) = until_nano {

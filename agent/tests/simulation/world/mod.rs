@@ -447,6 +447,11 @@ impl FakeWorld {
         self.lock().restarts
     }
 
+    /// Returns from when to when events were read, in nanoseconds since the epoch.
+    pub(crate) fn event_reads(&self) -> Vec<(i64, Option<i64>)> {
+        self.lock().events.reads.clone()
+    }
+
     /// Calls `refuses` before each write of the state; the write fails if it returns true.
     pub(crate) fn refuse_writes(&self, refuses: impl FnMut() -> bool + Send + 'static) {
         self.lock().refuses_write = Some(Box::new(refuses));

@@ -213,7 +213,7 @@ impl Service {
         let is_outage = deployment.snapshot.at.is_some() && !is_taken;
         if is_outage {
             // Each outage is told as such, even if the reason is that of the last one.
-            (self.fault, self.fault_since) = (None, None);
+            self.durable.fault = None;
         }
         self.note_tried(&new_ids);
         let delay = if is_outage { delay_after_copy } else { delay_after };

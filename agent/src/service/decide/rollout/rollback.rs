@@ -241,7 +241,7 @@ impl Service {
         deployment.enter(Phase::Unpin, now);
         self.end(DeployOutcome::Failed, false, now);
         self.durable.rollback_failed = true;
-        self.durable.watch = None;
+        self.durable.watch.clear();
         self.set_fault(self.remaining_fault(true), now);
         let containers = self.containers().iter().map(ContainerSummary::of).collect();
         let end = RollbackFailed { failed, going_back_to, why, containers, data, left_stopped };

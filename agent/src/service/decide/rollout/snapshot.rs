@@ -375,8 +375,8 @@ impl Service {
             memory.not_copied = Some(NotCopied { digest, why: why.to_owned(), tries, until });
         }
         // From now on they wait, and say why: the next failure is an outage of its own, and told as such.
-        if self.may_be_held() && self.fault.as_ref().is_some_and(|fault| fault.text == text) {
-            (self.fault, self.fault_since) = (None, None);
+        if self.may_be_held() && self.durable.fault.as_ref().is_some_and(|fault| fault.text == text) {
+            self.durable.fault = None;
         }
     }
 

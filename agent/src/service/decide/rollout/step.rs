@@ -409,14 +409,12 @@ impl Service {
     pub(in crate::service) fn concluded(&mut self, now: Timestamp) {
         let Some(deployment) = self.durable.deployment.take() else { return };
         self.generation += 1;
-        // What was to be waited for has ended, and no check would clear it.
-        if !self.can_check() {
-            (self.fault, self.fault_since) = (None, None);
-        }
+        // What was to be waited for has ended.
+        self.forget_unchecked_fault();
         self.inspections.request_by(now);
         // The running images have changed, so check again. A failed deployment waits for the next cycle.
         let about_images = deployment.plan().cause.is_about_images();
-        if (self.can_check() || about_images) && self.fault.is_none() {
+        if (self.can_check() || about_images) && self.durable.fault.is_none() {
             self.checks.request();
         }
     }

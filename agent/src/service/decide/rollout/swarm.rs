@@ -112,7 +112,7 @@ impl Service {
 
     /// Clears a fault that is not about a failed deployment.
     fn clear_check_fault(&mut self, now: Timestamp) {
-        if self.fault.as_ref().is_some_and(|fault| fault.from_check) {
+        if self.durable.fault.as_ref().is_some_and(|fault| fault.from_check) {
             self.set_fault(None, now);
         }
     }

@@ -98,5 +98,5 @@ fn the_late_watch_goes_on_after_a_rollback_by_hand_that_has_changed_nothing() {
     let mut left = on_watch();
     assert_eq!(left.asked_back(None), ServiceReply::RollingBack(digest('1')));
     left.check(seen('2', '2')).deploys('1');
-    assert_eq!(left.service.durable().watch, None, "image 2 was watched");
+    assert_eq!(left.service.durable().watch, [], "image 2 was watched");
 }
