@@ -52,7 +52,7 @@ pub struct Deployment {
     #[serde(default)]
     pub displaced: Option<Vec<DisplacedTag>>,
     /// Whether the containers must be as they were when the update was found: what somebody has done since stands. Not once
-    /// compose may have run.
+    /// tags may have been moved, or compose may have run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub must_look: bool,
     /// How compose treats unchanged containers and other services the next time it runs.

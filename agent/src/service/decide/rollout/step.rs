@@ -31,8 +31,10 @@ impl Service {
             deployment.outage.look(containers, now);
         }
         let phase = deployment.phase.clone();
-        // Compose may have run by now.
-        deployment.must_look &= phase != Phase::Start || matches!(result, StepResult::TagsRead { .. });
+        // Tags may have been moved by now, and compose may have run.
+        let is_begun =
+            !matches!(result, StepResult::TagsRead { .. } | StepResult::Looked { .. } | StepResult::Occupied);
+        deployment.must_look &= phase != Phase::Start || !is_begun;
         // If the engine went away in the meantime, or something ended compose, the cause of the failure is unknown.
         let is_unexplained = match &result {
             StepResult::Started { up: Err(error), .. } => self.steps.is_disturbed || error.was_killed,
@@ -215,6 +217,9 @@ impl Service {
         match result {
             StepResult::TagsRead { displaced } => deployment.displaced = Some(displaced),
             StepResult::Looked { containers } => self.looked(containers, now),
+            StepResult::Occupied => {
+                self.abandon_and_wait(wording::fault(&FaultCause::Occupied), String::new(), now);
+            }
             StepResult::Started { up, named, containers } => self.started(up, &named, &containers, now),
             other => self.abandon_and_wait(other.failure(), String::new(), now),
         }
@@ -234,6 +239,8 @@ impl Service {
         if let Some(how) = how {
             self.checks.request();
             self.abandon(wording::fault(&FaultCause::Outdated { how: &how }), String::new(), now);
+        } else if let Some(deployment) = &mut self.durable.deployment {
+            deployment.must_look = false;
         }
     }
 

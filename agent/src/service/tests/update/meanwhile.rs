@@ -33,7 +33,8 @@ fn what_somebody_has_done_to_the_containers_since_the_check_ends_an_update_befor
         assert!(matches!(step, Step::Start(BringUp { must_look: true, .. })), "{step:?}");
         let next = scenario.act();
         if let Some(words) = words {
-            assert!(matches!(next, Some(Action::Step(Step::RestoreTags { .. }))), "{then:?}: {next:?}");
+            // The tags are as somebody has left them.
+            assert!(matches!(next, Some(Action::Step(Step::Unpin { .. }))), "{then:?}: {next:?}");
             assert!(scenario.last().message.contains(words), "{then:?}: {}", scenario.last().message);
         } else {
             let start = matches!(next, Some(Action::Step(Step::Start(BringUp { must_look: false, .. }))));
@@ -41,6 +42,30 @@ fn what_somebody_has_done_to_the_containers_since_the_check_ends_an_update_befor
         }
         assert!(!scenario.is_blocked(), "{then:?}");
     }
+}
+
+#[test]
+fn an_update_is_postponed_while_another_compose_run_does_not_end() {
+    let (web, mut begun) = (on("web", IMAGE, "v1", 1), Vec::new());
+    let mut scenario = Scenario::of(config());
+    for at in (0..2400).step_by(300) {
+        scenario.at(at).check(observed('2', &[v1()], &[&web]));
+        let Some(action) = scenario.act() else { continue };
+        assert!(matches!(action, Action::Step(Step::PinImages { .. })), "{action:?}");
+        scenario.input(Input::Stepped(StepResult::ImagesPinned { missing: Vec::new() }));
+        scenario.takes_step(StepResult::Pulled {
+            ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+            labels: BTreeMap::new(),
+        });
+        scenario.takes_step(StepResult::Occupied);
+        let unpins = scenario.takes_step(StepResult::Unpinned);
+        assert!(matches!(unpins, Step::Unpin { .. }), "the tags are left alone: {unpins:?}");
+        begun.push(at);
+    }
+    assert_eq!(begun, [0, 300, 600, 1200]);
+    assert!(!scenario.is_blocked());
+    let fault = scenario.record().errored.unwrap_or_default();
+    assert!(fault.contains("another compose run on the project"), "{fault}");
 }
 
 #[test]
