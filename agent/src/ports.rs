@@ -394,6 +394,16 @@ pub trait Compose: Send + Sync + 'static {
         Some(Turn::default())
     }
 
+    /// Waits until no other compose run changes the project, such as a person's, or one that outlived a killed agent; about a
+    /// minute at most. What is seen of the project before is no longer true afterwards.
+    async fn settle(&self, _: &Project) {}
+
+    /// Reports whether another compose run changes the project now, other than an attached `up`, which may have done its work long
+    /// ago.
+    async fn is_in_use(&self, _: &Project) -> bool {
+        false
+    }
+
     /// `compose up -d --pull <policy> --no-build`, retried if a killed run left a half-created container that
     /// conflicts. Returns compose's output (the last 8 KiB).
     async fn up(&self, project: &Project, up_mode: &UpMode, pull: PullPolicy)

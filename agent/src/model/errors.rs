@@ -51,6 +51,11 @@ pub fn is_not_in_registry(text: &str) -> bool {
     text.starts_with("image ") && text.ends_with(NOT_IN_REGISTRY)
 }
 
+/// What engines say, in lower case, of a container that compose has seen, and that another client has removed or is about to
+/// remove, or of a name that another client has taken meanwhile.
+const SIGNS_OF_RIVALS: [&str; 4] =
+    ["no such container", "is marked for removal", "removal of container", "conflict. the container name"];
+
 /// Why a compose command failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{cause}")]
@@ -69,6 +74,21 @@ impl ComposeError {
     /// An error without output.
     pub fn new(cause: impl Into<String>) -> Self {
         Self { cause: cause.into(), output: String::new(), was_killed: false, is_of_machine: false }
+    }
+
+    /// Reports whether somebody else, for example another compose run, works on the same containers.
+    pub fn is_by_rival(&self) -> bool {
+        self.says(&SIGNS_OF_RIVALS)
+    }
+
+    /// Reports whether a container did not become what another one waits for.
+    pub fn is_about_dependency(&self) -> bool {
+        self.says(&["dependency failed to start"])
+    }
+
+    fn says(&self, signs: &[&str]) -> bool {
+        let text = format!("{}\n{}", self.cause, self.output).to_ascii_lowercase();
+        signs.iter().any(|sign| text.contains(sign))
     }
 }
 

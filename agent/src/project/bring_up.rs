@@ -21,6 +21,7 @@ use super::definition::{CompareError, Comparison, missing_env_file, moved};
 use super::fetch::{Fetch, point_at_running, point_tags, read_again, real_name, restore_displaced};
 use super::present;
 use super::spared::{Spared, leave_out, spared, would_end};
+use super::undisturbed::undisturbed;
 use super::volumes;
 
 /// How long compose may wait for a job that a service depends on, or for a hook of a service, such as a migration: stopped
@@ -66,28 +67,47 @@ async fn in_turn<F: Future + Unpin>(turn: Turn, mut work: F) -> F::Output {
     work.await
 }
 
-async fn look_and_run(fetch: &Fetch<'_>, start: BringUp) -> Result<StepResult, EngineError> {
+/// What a look at the project has led to.
+enum Looked {
+    /// Compose is to be called, with these containers there.
+    Ready(Box<(Vec<Container>, Call)>),
+    /// It is not called.
+    Ended(Box<StepResult>),
+}
+
+async fn look(fetch: &Fetch<'_>, start: &BringUp) -> Result<Looked, EngineError> {
     let (engine, compose) = (&*fetch.world.engine, &*fetch.world.compose);
     let containers = engine.containers(&Members::Project(start.project.name.clone())).await?;
     let model = start.definition.as_deref();
     if start.must_look && start.scope.as_ref().is_some_and(|scope| !scope.is_as_before(&containers, model)) {
-        return Ok(StepResult::Looked { containers });
+        return Ok(Looked::Ended(Box::new(StepResult::Looked { containers })));
     }
     let expected = if containers.is_empty() && start.expects == Expects::Volumes {
-        volumes::are_there(compose, &*fetch.world.data.volumes, &start).await
+        volumes::are_there(compose, &*fetch.world.data.volumes, start).await
     } else {
         Ok(())
     };
     let prepared = match expected {
-        Ok(()) => prepare((engine, compose), &start, &containers).await,
+        Ok(()) => prepare((engine, compose), start, &containers).await,
         Err(error) => Err(error),
     };
-    let call = match prepared {
-        Ok(call) => call,
-        Err(CompareError::Engine(error)) => return Err(error),
+    match prepared {
+        Ok(call) => Ok(Looked::Ready(Box::new((containers, call)))),
+        Err(CompareError::Engine(error)) => Err(error),
         Err(CompareError::Compose(error)) => {
-            return Ok(after_up(engine, Err(error), &start.up_mode, start.project.name).await);
+            let seen = after_up(engine, Err(error), &start.up_mode, start.project.name.clone()).await;
+            Ok(Looked::Ended(Box::new(seen)))
         }
+    }
+}
+
+async fn look_and_run(fetch: &Fetch<'_>, start: BringUp) -> Result<StepResult, EngineError> {
+    let (engine, compose) = (&*fetch.world.engine, &*fetch.world.compose);
+    let seen = undisturbed(compose, &start, || look(fetch, &start)).await;
+    let Some(seen) = seen.transpose()? else { return Ok(StepResult::Occupied) };
+    let (containers, call) = match seen {
+        Looked::Ready(ready) => *ready,
+        Looked::Ended(result) => return Ok(*result),
     };
     let displaced = read_again(engine, start.displaced).await?;
     // Directly before compose runs: an image that no container uses yet may be pruned at any time.

@@ -24,7 +24,8 @@ const MOST: usize = 500;
 /// Marks a hash that covers the files that compose reads besides the configured ones.
 const MARK: &str = "v2:";
 /// Changes with the rules by which these files are found, so that hashes by other rules are not compared.
-const RULES: &str = "links, variables, label files, presence, directories of includes";
+const RULES: &str =
+    "links, variables, label files, presence, directories of includes, env files without own values";
 
 /// The hash of everything that compose reads for a project.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,14 +88,14 @@ impl Offload {
 }
 
 /// Computes the SHA-256 over all files in order. Each file is prefixed with its length, so that text moved from one file to
-/// the next changes the hash. The error names the file. The agent itself writes the file of a tag variable, `own_file`, so
-/// that it does not count.
+/// the next changes the hash. The error names the file. The values of `own_variables` in env files do not count: the agent
+/// itself writes them.
 pub(super) async fn hash(
     offload: Offload,
     project: &Project,
-    own_file: Option<&Path>,
+    own_variables: &BTreeSet<String>,
 ) -> Result<Hashed, String> {
-    let (project, own_file) = (project.clone(), own_file.map(Path::to_owned));
+    let (project, own_variables) = (project.clone(), own_variables.clone());
     let hashed = offload.run(move || {
         let mut hasher = Sha256::new();
         let mut contents = Vec::new();
@@ -106,7 +107,7 @@ pub(super) async fn hash(
         }
         let configured_only = hex::encode(hasher.clone().finalize());
         let (mut present, mut absent) = (Vec::new(), Vec::new());
-        for (path, content) in others(&project, contents, own_file.as_deref()) {
+        for (path, content) in others(&project, contents, &own_variables) {
             let name = path.as_os_str().as_encoded_bytes();
             for part in [name, content.as_deref().unwrap_or(b"absent")] {
                 hasher.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
@@ -117,8 +118,8 @@ pub(super) async fn hash(
                 None => absent.push(path),
             }
         }
-        let places = (RULES, &project.files, &project.folder, &project.env_files, &project.env_file);
-        let places = hex::encode(Sha256::digest(format!("{places:?}")));
+        let places = (&project.files, &project.folder, &project.env_files, &project.env_file);
+        let places = hex::encode(Sha256::digest(format!("{:?}", (RULES, places, &own_variables))));
         let (present, content) = (present.join(","), hex::encode(hasher.finalize()));
         let hash = format!("{MARK}{}:{present}:{content}", &places[..16]);
         Ok(Hashed { hash, configured_only, absent })
@@ -126,11 +127,12 @@ pub(super) async fn hash(
     hashed.await.unwrap_or_else(|| Err("the compose files can't be read".to_owned()))
 }
 
-/// Reads the files that compose reads besides these, in a stable order; `None` for one that is absent or unreadable.
+/// Reads the files that compose reads besides these, in a stable order; `None` for one that is absent or unreadable. Env files
+/// are without the values of `own_variables`.
 fn others(
     project: &Project,
     files: Vec<(PathBuf, Vec<u8>)>,
-    own_file: Option<&Path>,
+    own_variables: &BTreeSet<String>,
 ) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let first = project.files.first().and_then(|file| file.parent());
     let folder = project.folder.as_deref().or(first).unwrap_or(Path::new("/")).to_owned();
@@ -167,12 +169,24 @@ fn others(
         }
     }
     for path in of_variables {
-        if Some(path.as_path()) != own_file && !found.contains_key(&path) && found.len() < MOST {
+        if !found.contains_key(&path) && found.len() < MOST {
             let content = read(&path, Links::Followed).ok();
-            found.insert(path, content);
+            found.insert(path, content.map(|content| without_values(content, own_variables)));
         }
     }
     found
+}
+
+/// Removes the values of these variables from an env file, whatever the path it was read by.
+fn without_values(content: Vec<u8>, variables: &BTreeSet<String>) -> Vec<u8> {
+    let Ok(text) = std::str::from_utf8(&content) else { return content };
+    let (mut rest, mut from) = (Vec::with_capacity(content.len()), 0);
+    for setting in env_file::settings(text).flatten().filter(|setting| variables.contains(setting.name)) {
+        rest.extend_from_slice(&content[from..setting.at]);
+        from = setting.at + setting.raw.len();
+    }
+    rest.extend_from_slice(&content[from..]);
+    rest
 }
 
 /// Returns the variables of the env files that compose takes values from.
@@ -326,10 +340,10 @@ mod tests {
         std::fs::write(&a, "a").unwrap();
         std::fs::write(&b, "bc").unwrap();
         let project = Project { files: vec![a.clone(), b.clone()], ..Project::default() };
-        let before = hash(Offload::Inline, &project, None).await.unwrap();
+        let before = hash(Offload::Inline, &project, &BTreeSet::new()).await.unwrap();
         std::fs::write(&a, "ab").unwrap();
         std::fs::write(&b, "c").unwrap();
-        assert_ne!(hash(Offload::Inline, &project, None).await.unwrap(), before);
+        assert_ne!(hash(Offload::Inline, &project, &BTreeSet::new()).await.unwrap(), before);
     }
 
     #[tokio::test]
@@ -348,14 +362,14 @@ mod tests {
         write("other/app.yml", "services: { app: { image: app, env_file: app.env } }\n");
         write("base.yml", "services: { web: { image: web } }\n");
         let project = Project { files, env_files: vec![write("prod.env", "A=1\n")], ..Project::default() };
-        let own = write("tags.env", "TAG=1\n");
-        let project = Project { env_file: Some(own.clone()), ..project };
-        let hashed = || async { hash(Offload::Inline, &project, Some(&own)).await.unwrap() };
+        let project = Project { env_file: Some(write("tags.env", "TAG=1\n")), ..project };
+        let own = BTreeSet::from(["TAG".to_owned()]);
+        let hashed = || async { hash(Offload::Inline, &project, &own).await.unwrap() };
         let mut before = hashed().await;
         assert_eq!(hashed().await, before);
         let of_includes =
             ["parts/db.yml", "parts/db.env", "parts/.env", "other/app.yml", "apps/app.env", "apps/.env"];
-        for name in of_includes.into_iter().chain(["base.yml", "prod.env", "web.env"]) {
+        for name in of_includes.into_iter().chain(["base.yml", "prod.env", "web.env", "tags.env"]) {
             let text = std::fs::read_to_string(dir.path().join(name)).unwrap_or_default();
             write(name, &format!("{text}# more\n"));
             let after = hashed().await;
@@ -363,17 +377,54 @@ mod tests {
             assert_eq!(after.configured_only, before.configured_only);
             before = after;
         }
-        write("tags.env", "TAG=2\n");
-        assert_eq!(hashed().await, before, "the agent writes this file itself");
+        write("tags.env", "TAG=2\n# more\n");
+        assert_eq!(hashed().await, before, "the agent writes this value itself");
         write(".env", "A=1\n");
         assert_eq!(hashed().await, before, "compose does not read it if other files are named");
         let of_default = Project { env_files: Vec::new(), ..project.clone() };
-        let with_default = hash(Offload::Inline, &of_default, None).await.unwrap();
+        let with_default = hash(Offload::Inline, &of_default, &BTreeSet::new()).await.unwrap();
         write(".env", "A=2\n");
-        assert_ne!(hash(Offload::Inline, &of_default, None).await.unwrap().hash, with_default.hash);
+        assert_ne!(
+            hash(Offload::Inline, &of_default, &BTreeSet::new()).await.unwrap().hash,
+            with_default.hash
+        );
         assert!(before.is_upgrade_of(&before.configured_only) && !before.is_upgrade_of(&before.hash));
         let elsewhere = Project { folder: Some("/srv".into()), ..project.clone() };
-        assert!(hash(Offload::Inline, &elsewhere, None).await.unwrap().is_upgrade_of(&before.hash));
+        assert!(hash(Offload::Inline, &elsewhere, &own).await.unwrap().is_upgrade_of(&before.hash));
+    }
+
+    #[tokio::test]
+    async fn of_an_env_file_all_counts_but_the_values_that_the_agent_writes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("compose.yml"), "services: {}\n").unwrap();
+        std::fs::create_dir(path("real")).unwrap();
+        std::os::unix::fs::symlink(path("real"), path("alias")).unwrap();
+        // The labels of the containers have another path of the same file than the configuration.
+        let project = Project {
+            files: vec![path("compose.yml")],
+            env_files: vec![path("real/.env")],
+            env_file: Some(path("alias/.env")),
+            ..Project::default()
+        };
+        let hash_with = async |text: &str, own: &[&str]| {
+            std::fs::write(path("real/.env"), text).unwrap();
+            let own: BTreeSet<String> = own.iter().map(|name| (*name).to_owned()).collect();
+            hash(Offload::Inline, &project, &own).await.unwrap()
+        };
+        let before = hash_with("TAG=1\nA=1\n", &["TAG", "OTHER"]).await;
+        for (text, is_same) in [
+            ("TAG=1.27.4-alpine\nA=1\n", true),
+            ("TAG=2\nA=2\n", false),
+            ("TAG=\"1\"\nA=1\n", false),
+            ("TAG=1\nA=1\nOTHER=1\n", false),
+            ("A=1\n", false),
+        ] {
+            let after = hash_with(text, &["TAG", "OTHER"]).await;
+            assert_eq!(after.hash == before.hash, is_same, "{text}");
+        }
+        // Which values the agent writes is a matter of the configuration, and no edit.
+        assert!(hash_with("TAG=1\nA=1\n", &[]).await.is_upgrade_of(&before.hash));
     }
 
     #[tokio::test]
@@ -390,7 +441,7 @@ mod tests {
         std::os::unix::fs::symlink(path("elsewhere/shared.env"), path(".env")).unwrap();
         std::os::unix::fs::symlink("../elsewhere/db.yml", path("parts/db.yml")).unwrap();
         let project = Project { files: vec![path("compose.yml")], ..Project::default() };
-        let hashed = || async { hash(Offload::Inline, &project, None).await.unwrap().hash };
+        let hashed = || async { hash(Offload::Inline, &project, &BTreeSet::new()).await.unwrap().hash };
         let mut before = hashed().await;
         for name in ["elsewhere/shared.env", "elsewhere/db.yml", "prod.env", "web.labels"] {
             let text = std::fs::read_to_string(path(name)).unwrap_or_default();
@@ -442,7 +493,7 @@ mod tests {
         std::fs::create_dir(path("parts")).unwrap();
         std::fs::write(path("parts/db.yml"), "services: { db: { image: db } }\n").unwrap();
         let project = Project { files: vec![path("compose.yml")], ..Project::default() };
-        let hashed = || async { hash(Offload::Inline, &project, None).await.unwrap() };
+        let hashed = || async { hash(Offload::Inline, &project, &BTreeSet::new()).await.unwrap() };
         let write = |name: &str| std::fs::write(path(name), "A=1\n").unwrap();
         for name in [".env", "web.env", "parts/.env"] {
             write(name);
@@ -470,7 +521,7 @@ mod tests {
         let file = dir.path().join("compose.yml");
         std::fs::write(&file, "services: {}\n").unwrap();
         let project = Project { files: vec![file], ..Project::default() };
-        let hashed = hash(Offload::Inline, &project, None).await.unwrap();
+        let hashed = hash(Offload::Inline, &project, &BTreeSet::new()).await.unwrap();
         let earlier = format!("v2:0123456789abcdef:{}", "0".repeat(64));
         assert!(hashed.is_upgrade_of(&earlier));
         assert_eq!(hashed.missing_since(&earlier), None);
@@ -512,7 +563,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         let hash = |file: PathBuf| async {
-            hash(Offload::Inline, &Project { files: vec![file], ..Project::default() }, None)
+            hash(Offload::Inline, &Project { files: vec![file], ..Project::default() }, &BTreeSet::new())
                 .await
                 .unwrap_err()
         };

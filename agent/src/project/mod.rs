@@ -16,6 +16,7 @@
 //! | `perform.rs` | one step of a rollout |
 //! | `fetch.rs` | images and their tags: pulls what is missing, and points tags where a step needs them |
 //! | `bring_up.rs` | the step that runs compose |
+//! | `undisturbed.rs` | a look at a project while no other compose run changes it |
 //! | `after_up.rs` | what there is of a project once compose has run |
 //! | `awaited.rs` | what is waited for between the two compose runs of a handover |
 //! | `volumes.rs` | the data that a new image would leave behind in a volume |
@@ -56,6 +57,7 @@ pub mod snapshot;
 mod spared;
 mod swarm;
 mod tag_file;
+mod undisturbed;
 mod volumes;
 pub mod worker;
 pub mod world;

@@ -475,7 +475,7 @@ fn is_tag_behind(view: &ImageView) -> bool {
 /// Hashes the compose files. A change counts only if two reads agree and compose accepts it, because editors write in
 /// several steps (DOMAIN 3.2).
 async fn read_files(world: &World, asked: &FilesAsked) -> Files {
-    let hash = || files::hash(world.offload, &asked.project, asked.own_file.as_deref());
+    let hash = || files::hash(world.offload, &asked.project, &asked.own_variables);
     let first = hash().await;
     if let Ok(hashed) = &first {
         match &asked.known {

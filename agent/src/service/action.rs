@@ -1,7 +1,6 @@
 //! Actions: everything the decision core asks its worker to do.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use evenkeel_common::wire::FleetAsk;
@@ -119,8 +118,8 @@ pub struct FilesAsked {
     pub project: Project,
     /// The last deployed hash; `None` before the first read.
     pub known: Option<String>,
-    /// The file that the agent itself writes (`tag_variable`), which does not count.
-    pub own_file: Option<PathBuf>,
+    /// The variables of env files that the agent itself writes (`tag_variable`): their values do not count.
+    pub own_variables: BTreeSet<String>,
 }
 
 impl FilesAsked {

@@ -205,6 +205,8 @@ pub(in crate::service) enum FaultCause<'a> {
     ProbationInterrupted { images: &'a str, how: &'a Interference },
     /// Somebody has acted on the containers before compose was to run.
     Outdated { how: &'a Interference },
+    /// Another compose run changes the project, and does not end.
+    Occupied,
     /// No container was created from a configured image.
     ImagesUnused { configured: &'a [Reference], used: &'a [&'a str] },
     /// Containers were created with compose files that are not configured.

@@ -282,6 +282,8 @@ pub enum StepResult {
         /// The containers.
         containers: Vec<Container>,
     },
+    /// Nothing was done, because another compose run changes the project, and does not end.
+    Occupied,
     /// Compose ran.
     Started {
         /// Compose's output, or why it failed.

@@ -572,6 +572,14 @@ impl Compose for ComposeCli {
         permit.ok().map(|permit| Turn(Some(permit)))
     }
 
+    async fn settle(&self, project: &Project) {
+        others::wait(&project.name, project.directory()).await;
+    }
+
+    async fn is_in_use(&self, project: &Project) -> bool {
+        others::are_at_work(&project.name, project.directory()).await
+    }
+
     async fn up(
         &self,
         project: &Project,
@@ -580,7 +588,6 @@ impl Compose for ComposeCli {
     ) -> Result<String, ComposeError> {
         no_links(project).await?;
         self.must_be_fit(project).await?;
-        others::wait(&project.name, project.directory()).await;
         let task = up_task(project, up_mode, pull);
         let task: Vec<&str> = task.iter().map(String::as_str).collect();
         let mut up = pin!(self.run(project, &task, None, false));

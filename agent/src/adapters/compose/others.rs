@@ -20,6 +20,12 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// If it does, the retries after a conflict handle it.
 const ATTACHED_LIMIT: Duration = Duration::from_secs(5);
 
+/// The commands that change containers.
+const CHANGES: [&[u8]; 9] =
+    [b"up", b"down", b"stop", b"rm", b"create", b"start", b"restart", b"kill", b"scale"];
+/// Commands that are followed by words of others, or by names of services, which may be such words as well.
+const OTHER_COMMANDS: [&[u8]; 5] = [b"exec", b"run", b"logs", b"ps", b"config"];
+
 /// Returns when no other compose process works on the project in this folder, or when the maximum wait has passed.
 pub(super) async fn wait(project: &str, folder: Option<&Path>) {
     let begin = Instant::now();
@@ -31,6 +37,11 @@ pub(super) async fn wait(project: &str, folder: Option<&Path>) {
         }
         sleep(POLL).await;
     }
+}
+
+/// Reports whether another compose process that exits by itself works on the project in this folder.
+pub(super) async fn are_at_work(project: &str, folder: Option<&Path>) -> bool {
+    current_limit(project, folder).await == Some(LIMIT)
 }
 
 /// Calls [`limit`] on a blocking thread: reading from `/proc` can hang.
@@ -88,7 +99,12 @@ fn mounts(process: &Path) -> HashSet<String> {
 fn limit_of(line: &[u8], project: &str, is_there: impl FnOnce() -> bool) -> Option<Duration> {
     let words: Vec<&[u8]> = line.split(|b| *b == 0).collect();
     let is_compose = words.iter().take(2).any(|word| word.ends_with(b"compose"));
-    let task = words.iter().position(|word| matches!(*word, b"up" | b"down"))?;
+    let is_name = |at: usize| at > 0 && matches!(words[at - 1], b"-p" | b"--project-name" | b"--profile");
+    let is_command = |at: &usize| {
+        let word = words[*at];
+        !is_name(*at) && (CHANGES.contains(&word) || OTHER_COMMANDS.contains(&word))
+    };
+    let task = (0..words.len()).find(is_command).filter(|at| CHANGES.contains(&words[*at]))?;
     let given = |pair: &[&[u8]]| matches!(pair[0], b"-p" | b"--project-name").then(|| pair[1].to_vec());
     let assigned = || words.iter().find_map(|word| Some(word.strip_prefix(b"--project-name=")?.to_vec()));
     let name = words.windows(2).find_map(given).or_else(assigned);
@@ -96,11 +112,11 @@ fn limit_of(line: &[u8], project: &str, is_there: impl FnOnce() -> bool) -> Opti
         return None;
     }
     let ends_by_itself = |word: &[u8]| match word {
-        b"down" | b"--detach" | b"--wait" | b"--no-start" => true,
+        b"--detach" | b"--wait" | b"--no-start" => true,
         [b'-', short @ ..] => !short.starts_with(b"-") && short.contains(&b'd'),
         _ => false,
     };
-    let ends = words[task..].iter().any(|word| ends_by_itself(word));
+    let ends = words[task] != b"up" || words[task..].iter().any(|word| ends_by_itself(word));
     Some(if ends { LIMIT } else { ATTACHED_LIMIT })
 }
 
@@ -121,7 +137,13 @@ mod tests {
         assert_eq!(with(&["docker", "compose", "--project-name=shop", "up", "-d"]), Some(LIMIT));
         let plugin = ["/root/.docker/cli-plugins/docker-compose", "compose", "-p", "shop", "down"];
         assert_eq!(with(&plugin), Some(LIMIT));
+        for command in ["stop", "rm", "create", "start", "restart", "kill", "scale"] {
+            assert_eq!(with(&["docker", "compose", "-p", "shop", command, "web"]), Some(LIMIT), "{command}");
+        }
         assert_eq!(with(&["docker", "compose", "-p", "shop", "logs", "-f"]), None, "it changes nothing");
+        assert_eq!(with(&["docker", "compose", "-p", "shop", "exec", "web", "yarn", "start"]), None);
+        let of_logs = ["docker", "compose", "-p", "logs", "up", "-d"];
+        assert_eq!(limit_of(&line(&of_logs), "logs", || false), Some(LIMIT), "the name of a project");
         assert_eq!(with(&["vim", "compose.yml", "-p", "shop", "up"]), None);
         assert_eq!(limit_of(b"", "shop", || true), None);
     }

@@ -74,7 +74,7 @@ impl Service {
                 files: project.map(|project| FilesAsked {
                     project,
                     known: self.durable.files_hash.clone(),
-                    own_file: self.config.tag_variable().map(|variable| variable.file.to_owned()),
+                    own_variables: self.own_variables(),
                 }),
                 settled: self.settled_digests(),
                 withheld: self

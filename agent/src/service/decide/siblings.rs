@@ -1,5 +1,7 @@
 //! The other services of the compose project, and which of them is changing it.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use crate::config::{ConfiguredImage, ServiceConfig};
@@ -12,6 +14,13 @@ impl Service {
     pub(in crate::service) fn siblings(&self) -> impl Iterator<Item = &ServiceConfig> {
         let all = self.project.services.iter().map(|service| &**service);
         all.filter(|service| service.name != self.config.name)
+    }
+
+    /// The variables of env files that the agent itself writes for this service or another one of the project. Several may share
+    /// a file, and none takes that for an edit of its compose files.
+    pub(in crate::service) fn own_variables(&self) -> BTreeSet<String> {
+        let all = std::iter::once(&*self.config).chain(self.siblings());
+        all.filter_map(|service| Some(service.tag_variable()?.name.to_owned())).collect()
     }
 
     /// Another service has begun to change the project.

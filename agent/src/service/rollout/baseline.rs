@@ -126,6 +126,18 @@ pub struct Expected {
     pub image: ImageId,
 }
 
+impl Expected {
+    /// Reports whether all of them run; not if there are none.
+    pub(in crate::service) fn all_run(expected: &[Self], containers: &[Container]) -> bool {
+        let runs = |one: &Self| {
+            containers.iter().any(|c| {
+                c.compose_service == one.compose_service && c.image == one.image && c.state == State::Running
+            })
+        };
+        !expected.is_empty() && expected.iter().all(runs)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

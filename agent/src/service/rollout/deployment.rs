@@ -52,7 +52,7 @@ pub struct Deployment {
     #[serde(default)]
     pub displaced: Option<Vec<DisplacedTag>>,
     /// Whether the containers must be as they were when the update was found: what somebody has done since stands. Not once
-    /// compose may have run.
+    /// tags may have been moved, or compose may have run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub must_look: bool,
     /// How compose treats unchanged containers and other services the next time it runs.
@@ -322,6 +322,39 @@ impl Deployment {
             Some(Expected { compose_service: was.compose_service.clone(), image })
         });
         expected.collect()
+    }
+
+    /// Reports whether all that is brought up runs, on the new images where these change.
+    pub(in crate::service) fn is_up(&self, containers: &[Container]) -> bool {
+        let is_live = |was: &Baseline| {
+            containers.iter().any(|c| c.compose_service == was.compose_service && c.is_live())
+        };
+        let (scope, model) = (self.plan.scope(), self.plan.definition.as_deref());
+        Expected::all_run(&self.expected_new(&[]), containers)
+            && scope.iter().flat_map(|scope| scope.ran(model)).all(is_live)
+    }
+
+    /// Returns a compose service on a changed image of which no container is left. Somebody has removed them: compose makes the
+    /// new one before it removes the old one. What the hook `before` has removed can't be told from that.
+    pub(in crate::service) fn removed(&self, containers: &[Container]) -> Option<String> {
+        let is_gone = |name: &String| containers.iter().all(|c| c.compose_service != *name);
+        let services = if self.plan.has_hook_before() { Vec::new() } else { self.plan.changed_services() };
+        services.into_iter().find(is_gone)
+    }
+
+    /// Reports whether it makes sense to repeat a run that somebody else has disturbed.
+    pub(in crate::service) fn is_unfinished(&self, containers: &[Container]) -> bool {
+        self.plan.cause.is_about_images() && !self.is_up(containers) && self.removed(containers).is_none()
+    }
+
+    /// Reports whether a compose service that is left alone was well before the deployment, and no longer is.
+    pub(in crate::service) fn has_lost_another(&self, containers: &[Container]) -> bool {
+        let Some(scope) = self.plan.scope() else { return false };
+        let up = scope.services(self.plan.definition.as_deref());
+        let now = Baseline::all(containers);
+        let is_well = |service: &str| now.iter().any(|one| one.compose_service == service && one.well);
+        let mut others = self.plan.before.iter().filter(|was| !up.services().contains(&was.compose_service));
+        others.any(|was| was.well && !is_well(&was.compose_service))
     }
 
     /// Reports whether one of the new containers was started and has failed since.

@@ -382,9 +382,15 @@ impl Plan {
     /// Reports whether what somebody does to the containers before compose runs ends the update. What the hook `before` and a
     /// snapshot do to them can't be told from that.
     pub(in crate::service) fn must_look(&self) -> bool {
-        let has_hook =
-            self.hooks.as_ref().is_some_and(|planned| planned.hooks.of(HookEvent::Before).is_some());
-        self.cause == Cause::Update && self.swarm.is_none() && self.snapshot.is_none() && !has_hook
+        self.cause == Cause::Update
+            && self.swarm.is_none()
+            && self.snapshot.is_none()
+            && !self.has_hook_before()
+    }
+
+    /// Reports whether a hook runs before it, which may do anything to the containers.
+    pub(in crate::service) fn has_hook_before(&self) -> bool {
+        self.hooks.as_ref().is_some_and(|planned| planned.hooks.of(HookEvent::Before).is_some())
     }
 
     /// Reports whether, according to `containers`, all containers that ran before still run and none was replaced. If none

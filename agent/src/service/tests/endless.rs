@@ -12,8 +12,9 @@ fn failed(containers: Vec<Container>) -> StepResult {
     StepResult::Started { up: Err(error), named: Vec::new(), containers }
 }
 
+/// A container of the compose service that ran before.
 fn of_image_two(name: &str) -> Container {
-    Container { image: ImageId("sha256:two".into()), ..running(name) }
+    Container { compose_service: "a".into(), image: ImageId("sha256:two".into()), ..running(name) }
 }
 
 #[test]
@@ -100,7 +101,7 @@ fn a_compose_up_that_is_killed_each_time_is_repeated_after_ever_longer_pauses() 
 #[test]
 fn a_running_image_is_not_blocked_if_compose_fails_after_an_interruption() {
     let mut scenario = on_probation();
-    let new = Container { compose_service: "a".into(), ..of_image_two("b") };
+    let new = of_image_two("b");
     scenario.look(&[&new]).engine_gap().engine_back().at(5);
     assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
     scenario.input(Input::Stepped(failed(vec![new.clone()])));

@@ -61,6 +61,26 @@ fn a_container_with_another_tag_of_the_variable_is_healed_by_the_service_that_li
 }
 
 #[test]
+fn what_the_agent_writes_for_another_service_of_the_project_is_no_edit_of_the_files() {
+    let jobs = Arc::new(ServiceConfig { compose_watch: true, ..(*named("jobs", API, false)).clone() });
+    let web = Arc::new(with_variable(UpdateConfig::default()));
+    let own_variables = |services: &[Arc<ServiceConfig>]| {
+        let mut scenario = Scenario::of((*jobs).clone());
+        scenario.service.project.services = services.into();
+        scenario.service.check(true);
+        loop {
+            match scenario.service.next(scenario.now) {
+                Some(Action::Check { asked, .. }) => return asked.files.expect("it watches").own_variables,
+                Some(_) => {}
+                None => panic!("no check is due"),
+            }
+        }
+    };
+    assert!(own_variables(&[]).is_empty());
+    assert_eq!(own_variables(&[jobs.clone(), web]), ["WEB_TAG".to_owned()].into());
+}
+
+#[test]
 fn while_another_service_changes_the_project_nothing_is_changed_and_it_is_checked_again_afterwards() {
     let mut scenario = Scenario::of(config());
     let sick = with_health("web", HealthState::Unhealthy);

@@ -577,6 +577,10 @@ pub(super) fn fault(cause: &FaultCause<'_>) -> String {
             "nothing was deployed: {} while the update was prepared, which is left as it is; the next check decides anew",
             interference(how)
         ),
+        FaultCause::Occupied => {
+            "nothing was deployed: another compose run on the project has not ended within a minute"
+                .to_owned()
+        }
         FaultCause::ImagesUnused { configured, used } => {
             let configured: Vec<String> = configured.iter().map(ToString::to_string).collect();
             format!(

@@ -41,6 +41,7 @@ use crate::service::rollout::handover::OldContainers;
 use crate::service::rollout::plan::{Cause, ImageChange, Postponed};
 use crate::service::rollout::probation::{Failed, Failure, Interference, Outcome, Reason};
 use crate::service::rollout::step::Phase;
+use crate::service::rollout::tag::LineState;
 use crate::service::wording::names;
 use crate::service::{Durable, ENGINE_RETRY, INSPECT_INTERVAL, Service, wording};
 
@@ -163,6 +164,8 @@ impl Service {
         }
         let cause = deployment.plan().cause.clone();
         let next = match deployment.phase {
+            // Whoever has made the containers anew may have moved the tags before.
+            Phase::Start if deployment.must_look && deployment.line != LineState::Written => Phase::Unpin,
             Phase::Start
             | Phase::WriteTag
             | Phase::Quiesce

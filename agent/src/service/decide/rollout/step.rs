@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use crate::model::image::ImageId;
 use crate::model::image_config::ConfigChange;
-use crate::model::{ComposeError, Container, HookEvent, State, UpMode};
+use crate::model::{ComposeError, Container, HookEvent, UpMode};
 use crate::ports::HookError;
 use crate::service::event::{Event, Fault, FaultCause, Note, RollbackProblem};
 use crate::service::health::assess::{Condition, Inactive};
@@ -18,7 +18,7 @@ use crate::service::rollout::baseline::{Baseline, Expected};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::handover::OldContainers;
 use crate::service::rollout::plan::{Cause, ImageChange};
-use crate::service::rollout::probation::{Failed, Failure, Interference, Probation, Reason};
+use crate::service::rollout::probation::{Failed, Failure, Interference, Outcome, Probation, Reason};
 use crate::service::rollout::step::Phase;
 use crate::service::rollout::tag::{LineState, TagChange};
 use crate::service::{ENGINE_RETRY, Service, wording};
@@ -31,11 +31,16 @@ impl Service {
             deployment.outage.look(containers, now);
         }
         let phase = deployment.phase.clone();
-        // Compose may have run by now.
-        deployment.must_look &= phase != Phase::Start || matches!(result, StepResult::TagsRead { .. });
+        // Tags may have been moved by now, and compose may have run.
+        let is_begun =
+            !matches!(result, StepResult::TagsRead { .. } | StepResult::Looked { .. } | StepResult::Occupied);
+        deployment.must_look &= phase != Phase::Start || !is_begun;
         // If the engine went away in the meantime, or something ended compose, the cause of the failure is unknown.
         let is_unexplained = match &result {
-            StepResult::Started { up: Err(error), .. } => self.steps.is_disturbed || error.was_killed,
+            StepResult::Started { up: Err(error), containers, .. } => {
+                let is_disturbed = self.steps.is_disturbed || error.was_killed;
+                is_disturbed || error.is_by_rival() && deployment.is_unfinished(containers)
+            }
             _ => false,
         };
         let is_retried = is_unexplained && !deployment.interrupt();
@@ -215,6 +220,9 @@ impl Service {
         match result {
             StepResult::TagsRead { displaced } => deployment.displaced = Some(displaced),
             StepResult::Looked { containers } => self.looked(containers, now),
+            StepResult::Occupied => {
+                self.abandon_and_wait(wording::fault(&FaultCause::Occupied), String::new(), now);
+            }
             StepResult::Started { up, named, containers } => self.started(up, &named, &containers, now),
             other => self.abandon_and_wait(other.failure(), String::new(), now),
         }
@@ -234,6 +242,8 @@ impl Service {
         if let Some(how) = how {
             self.checks.request();
             self.abandon(wording::fault(&FaultCause::Outdated { how: &how }), String::new(), now);
+        } else if let Some(deployment) = &mut self.durable.deployment {
+            deployment.must_look = false;
         }
     }
 
@@ -273,8 +283,16 @@ impl Service {
         let left_behind = deployment.left_behind(containers);
         let expected = deployment.expected_new(&left_behind);
         if let Err(error) = up {
-            // They were already up before the interruption: the images are not why compose fails this time.
-            if deployment.interruptions == 0 || !are_running(&expected, containers) {
+            if let Some(compose_service) = deployment.removed(containers) {
+                deployment.snapshot.is_unused = false;
+                let how = Interference::Removed { compose_service };
+                return self.probation_seen(Outcome::Inconclusive(how), now);
+            }
+            // They were already up before the interruption, or somebody else has brought them up: the images are not why
+            // compose fails this time.
+            let is_up = (deployment.interruptions > 0 && Expected::all_run(&expected, containers))
+                || (error.is_by_rival() && deployment.is_up(containers));
+            if !is_up {
                 return self.up_failed(error, containers, now);
             }
             let failure = error.cause;
@@ -346,8 +364,11 @@ impl Service {
             return self.abandon_and_wait(reason, error.output, now);
         }
         deployment.snapshot.is_unused = false;
-        let by_node = error.is_of_machine && !deployment.has_new_run_failed(containers);
         let cause = deployment.likely_cause(containers, &self.durable.stops);
+        let by_others =
+            error.is_by_rival() || (error.is_about_dependency() && deployment.has_lost_another(containers));
+        let by_node = (cause.is_none() && by_others)
+            || (error.is_of_machine && !deployment.has_new_run_failed(containers));
         let cause = cause.unwrap_or_default();
         let failure = Failure { reason: Reason::Words(reason), by_compose: true, ..cause };
         self.failed(Failed { by_node, ..Failed::new(failure, error.output) }, now);
@@ -420,18 +441,6 @@ impl Service {
     }
 }
 
-/// Reports whether all expected containers run on their images.
-fn are_running(expected: &[Expected], containers: &[Container]) -> bool {
-    let runs = |expected: &Expected| {
-        containers.iter().any(|c| {
-            c.compose_service == expected.compose_service
-                && c.image == expected.image
-                && c.state == State::Running
-        })
-    };
-    !expected.is_empty() && expected.iter().all(runs)
-}
-
 /// Returns the pulled images by configured name. Their sizes are read by the next check.
 fn fetched(deployment: &Deployment) -> BTreeMap<String, LocalImage> {
     let image = |m: &ImageChange| {
@@ -441,12 +450,13 @@ fn fetched(deployment: &Deployment) -> BTreeMap<String, LocalImage> {
     deployment.plan().image_changes.iter().filter_map(image).collect()
 }
 
-/// Returns the pause before a step is repeated. What a run lacked that was killed, such as memory, may be short for minutes.
+/// Returns the pause before a step is repeated. What a run lacked that was killed, such as memory, may be short for minutes; what
+/// somebody else does to the same containers is done within a minute.
 fn retry_pause(result: &StepResult, interruptions: u32) -> Duration {
-    match result {
-        StepResult::Started { up: Err(error), .. } if error.was_killed => {
-            ENGINE_RETRY * (1_u32 << interruptions.saturating_sub(1).min(6))
-        }
-        _ => ENGINE_RETRY,
-    }
+    let most_doublings = match result {
+        StepResult::Started { up: Err(error), .. } if error.was_killed => 6,
+        StepResult::Started { up: Err(error), .. } if error.is_by_rival() => 3,
+        _ => 0,
+    };
+    ENGINE_RETRY * (1_u32 << interruptions.saturating_sub(1).min(most_doublings))
 }

@@ -33,7 +33,8 @@ fn what_somebody_has_done_to_the_containers_since_the_check_ends_an_update_befor
         assert!(matches!(step, Step::Start(BringUp { must_look: true, .. })), "{step:?}");
         let next = scenario.act();
         if let Some(words) = words {
-            assert!(matches!(next, Some(Action::Step(Step::RestoreTags { .. }))), "{then:?}: {next:?}");
+            // The tags are as somebody has left them.
+            assert!(matches!(next, Some(Action::Step(Step::Unpin { .. }))), "{then:?}: {next:?}");
             assert!(scenario.last().message.contains(words), "{then:?}: {}", scenario.last().message);
         } else {
             let start = matches!(next, Some(Action::Step(Step::Start(BringUp { must_look: false, .. }))));
@@ -41,6 +42,30 @@ fn what_somebody_has_done_to_the_containers_since_the_check_ends_an_update_befor
         }
         assert!(!scenario.is_blocked(), "{then:?}");
     }
+}
+
+#[test]
+fn an_update_is_postponed_while_another_compose_run_does_not_end() {
+    let (web, mut begun) = (on("web", IMAGE, "v1", 1), Vec::new());
+    let mut scenario = Scenario::of(config());
+    for at in (0..2400).step_by(300) {
+        scenario.at(at).check(observed('2', &[v1()], &[&web]));
+        let Some(action) = scenario.act() else { continue };
+        assert!(matches!(action, Action::Step(Step::PinImages { .. })), "{action:?}");
+        scenario.input(Input::Stepped(StepResult::ImagesPinned { missing: Vec::new() }));
+        scenario.takes_step(StepResult::Pulled {
+            ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+            labels: BTreeMap::new(),
+        });
+        scenario.takes_step(StepResult::Occupied);
+        let unpins = scenario.takes_step(StepResult::Unpinned);
+        assert!(matches!(unpins, Step::Unpin { .. }), "the tags are left alone: {unpins:?}");
+        begun.push(at);
+    }
+    assert_eq!(begun, [0, 300, 600, 1200]);
+    assert!(!scenario.is_blocked());
+    let fault = scenario.record().errored.unwrap_or_default();
+    assert!(fault.contains("another compose run on the project"), "{fault}");
 }
 
 #[test]
@@ -158,4 +183,85 @@ fn an_update_of_a_container_that_keeps_crashing_goes_ahead_of_the_others() {
     });
     let step = scenario.takes_step(StepResult::Failed("it is not run".into()));
     assert!(matches!(step, Step::Start(BringUp { priority: Priority::Urgent, .. })), "{step:?}");
+}
+
+/// An update that is about to bring up version 2 in the place of these containers.
+fn about_to_start(before: &[&Container]) -> Scenario {
+    let mut scenario = Scenario::of(config());
+    scenario.check(observed('2', &[v1()], before));
+    scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario.takes_step(StepResult::Pulled {
+        ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+        labels: BTreeMap::new(),
+    });
+    scenario
+}
+
+/// Compose fails for this reason, and leaves these containers.
+fn fails(cause: &str, left: &[&Container]) -> StepResult {
+    let containers = left.iter().map(|c| (*c).clone()).collect();
+    StepResult::Started { up: Err(ComposeError::new(cause)), named: Vec::new(), containers }
+}
+
+#[test]
+fn what_somebody_has_taken_down_while_compose_ran_stays_down_and_blocks_nothing() {
+    let db = on("db", DB, "db1", 1);
+    for cause in ["Error response from daemon: No such container: 12ab", "network shop_default not found"] {
+        for left in [vec![], vec![&db]] {
+            let mut scenario = about_to_start(&[&on("web", IMAGE, "v1", 1), &db]);
+            scenario.takes_step(fails(cause, &left));
+            let next = scenario.act();
+            assert!(matches!(next, Some(Action::Step(Step::Unpin { .. }))), "{cause}: {next:?}");
+            assert!(!scenario.is_blocked(), "{cause}");
+            assert!(scenario.last().message.contains("was removed by someone"), "{:?}", scenario.last());
+        }
+    }
+}
+
+#[test]
+fn new_containers_that_another_compose_run_has_brought_up_are_put_on_probation() {
+    let new = on("web", IMAGE, "v2", 2);
+    let mut scenario = about_to_start(&[&on("web", IMAGE, "v1", 1)]);
+    let cause = "Error response from daemon: Conflict. The container name \"/web\" is already in use";
+    scenario.takes_step(fails(cause, &[&new]));
+    assert_eq!(scenario.act(), None);
+    scenario.at(11).look(&[&new]);
+    assert_eq!(scenario.last().event, Kind::UPDATED, "{:?}", scenario.entries);
+}
+
+#[test]
+fn a_compose_run_that_another_one_has_disturbed_is_repeated_and_no_fault_of_the_image() {
+    let half_made = Container { state: State::Created, started_at: None, ..on("web", IMAGE, "v2", 2) };
+    let mut scenario = about_to_start(&[&on("web", IMAGE, "v1", 1)]);
+    let (mut ups, mut at) = (0, 0);
+    let next = loop {
+        let next = scenario.act();
+        if !matches!(next, Some(Action::Step(Step::Start(_)))) {
+            break next;
+        }
+        let cause = "Error response from daemon: container 12ab is marked for removal and cannot be started";
+        scenario.input(Input::Stepped(fails(cause, &[&half_made])));
+        ups += 1;
+        assert!(ups < 20, "it is repeated for ever");
+        at += 10;
+        scenario.at(at);
+    };
+    assert!(matches!(next, Some(Action::Step(Step::Diagnose { .. }))), "{next:?}");
+    assert!(ups > 5, "a person's run takes its time");
+    assert!(!scenario.is_blocked());
+}
+
+#[test]
+fn an_image_is_not_blocked_because_a_dependency_that_was_well_fails() {
+    let (web, db) = (on("web", IMAGE, "v1", 1), on("db", DB, "db1", 1));
+    let made = Container { state: State::Created, started_at: None, ..on("web", IMAGE, "v2", 2) };
+    let sick = Container { health: Some(HealthState::Unhealthy), ..db.clone() };
+    for (dependency, is_blocked) in [(&sick, false), (&db, true)] {
+        let mut scenario = about_to_start(&[&web, &db]);
+        let cause = "dependency failed to start: container shop-db-1 is unhealthy";
+        scenario.takes_step(fails(cause, &[&made, dependency]));
+        assert_eq!(scenario.is_blocked(), is_blocked);
+        let next = scenario.act();
+        assert!(matches!(next, Some(Action::Step(Step::Diagnose { .. }))), "{next:?}");
+    }
 }
