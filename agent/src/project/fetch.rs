@@ -108,7 +108,8 @@ pub(super) async fn read_again(
 ) -> Result<Vec<DisplacedTag>, EngineError> {
     for one in &mut displaced {
         match engine.image(&one.tag.tagged()).await {
-            Ok(Some(image)) if image.id != one.runs => one.named = image.id,
+            Ok(Some(image)) if image.id != one.runs => one.named = Some(image.id),
+            Ok(None) => one.named = None,
             Err(error) if error.is_unavailable() => return Err(error),
             Ok(_) | Err(_) => {}
         }
@@ -117,15 +118,19 @@ pub(super) async fn read_again(
 }
 
 /// Points these tags to the images that their services run. Those of `called` are of services that compose is called for: it
-/// would bring another image to them. If a tag can't be moved and this run goes on, compose uses it as it is.
+/// would bring another image to them, or find none. If a tag can't be moved and this run goes on, compose uses it as it is.
 pub(super) async fn point_at_running(
     fetch: &Fetch<'_>,
     displaced: &[DisplacedTag],
     called: &[Reference],
     if_gone: IfGone,
 ) -> Result<(), EngineError> {
-    for DisplacedTag { tag, runs, .. } in displaced {
+    for DisplacedTag { tag, runs, named } in displaced {
         let is_called = called.contains(tag);
+        // Compose does not miss it.
+        if named.is_none() && !is_called {
+            continue;
+        }
         // Only the containerd store forgets an image that runs once its tag is moved, and there the ID is the digest.
         let digest = Digest::parse(&runs.0).ok().filter(|_| is_called);
         let source = digest.map(|digest| tag.repository.pinned(&digest));
@@ -134,11 +139,7 @@ pub(super) async fn point_at_running(
             Err(EngineError::NotFound(why) | EngineError::Refused(why))
                 if is_called && if_gone == IfGone::Stop =>
             {
-                return Err(EngineError::Refused(format!(
-                    "{tag} names another image than its service runs, and the one that runs can't be tagged: {why}. Compose \
-                     would recreate that service, too, and from the other image, so it was not called. Bring the service up \
-                     on the image of the tag with `docker compose up -d`, or remove its tie to the updated service"
-                )));
+                return Err(EngineError::Refused(not_called(tag, named.is_some(), &why)));
             }
             Err(error) if is_called && if_gone == IfGone::Stop => return Err(error),
             Err(error) => tracing::debug!(%tag, %error, "the tag could not be moved"),
@@ -147,12 +148,35 @@ pub(super) async fn point_at_running(
     Ok(())
 }
 
-/// Restores the targets of these tags. A tag that was moved by another client meanwhile is left alone.
+/// Why compose is not called if the image that another service runs can't be tagged.
+fn not_called(tag: &Reference, is_there: bool, why: &str) -> String {
+    let (state, from, remedy) = if is_there {
+        (
+            "names another image than its service runs, and the one that runs",
+            "from the other image",
+            "Bring the service up on the image of the tag with `docker compose up -d`",
+        )
+    } else {
+        (
+            "is no longer here, and the image that its service runs",
+            "would find no image",
+            "Pull or build it, and bring the service up on it with `docker compose up -d`",
+        )
+    };
+    format!(
+        "{tag} {state} can't be tagged: {why}. Compose would recreate that service, too, and {from}, so it was not called. \
+         {remedy}, or remove its tie to the updated service"
+    )
+}
+
+/// Restores the targets of these tags. A tag that was moved by another client meanwhile is left alone, and so is one that was
+/// missing.
 pub(super) async fn restore_displaced(
     engine: &dyn Engine,
     displaced: &[DisplacedTag],
 ) -> Result<(), EngineError> {
     for DisplacedTag { tag, runs, named } in displaced {
+        let Some(named) = named else { continue };
         let is_ours = match engine.image(&tag.tagged()).await {
             Ok(image) => image.is_some_and(|image| image.id == *runs),
             Err(error) if error.is_unavailable() => return Err(error),
