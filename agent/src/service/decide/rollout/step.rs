@@ -213,7 +213,7 @@ impl Service {
     fn start_stepped(&mut self, result: StepResult, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         match result {
-            StepResult::TagsRead { displaced } => deployment.displaced = Some(displaced),
+            StepResult::TagsRead { displaced } => deployment.note_displaced(displaced),
             StepResult::Looked { containers } => self.looked(containers, now),
             StepResult::Started { up, named, containers } => self.started(up, &named, &containers, now),
             other => self.abandon_and_wait(other.failure(), String::new(), now),
