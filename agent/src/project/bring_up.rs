@@ -623,7 +623,7 @@ mod tests {
             .map(|c| DisplacedTag {
                 tag: Reference::parse(&c.config_image).expect("a tag"),
                 runs: c.image.clone(),
-                named: ImageId("sha256:moved".into()),
+                named: Some(ImageId("sha256:moved".into())),
             })
             .collect();
         let of = |up_mode: UpMode| -> Vec<String> {

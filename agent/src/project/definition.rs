@@ -335,6 +335,26 @@ mod tests {
     }
 
     #[test]
+    fn a_dependency_that_was_taken_from_a_network_is_not_left_alone_although_the_hash_is_equal() {
+        let is_exact = |networks: Value| {
+            let model = json!({ "services": { "db": { "networks": { "default": null } } } });
+            let rendered = Rendered {
+                model: serde_json::from_value(model).expect("a model"),
+                hashes: [("db".to_owned(), "same".to_owned())].into(),
+                ..Rendered::default()
+            };
+            let labels =
+                json!({ "com.docker.compose.service": "db", "com.docker.compose.config-hash": "same" });
+            let container =
+                json!({ "Config": { "Labels": labels }, "NetworkSettings": { "Networks": networks } });
+            let running = Running { containers: vec![container], ..Running::default() };
+            Comparison { rendered, running }.is_exact("db")
+        };
+        assert!(is_exact(json!({ "default": {} })));
+        assert!(!is_exact(json!({})));
+    }
+
+    #[test]
     fn a_dependency_that_docker_update_has_changed_is_left_alone() {
         let is_exact = |hash: &str| {
             let rendered = Rendered {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::image::{ImageId, PIN_HOST, Reference, Repository};
+use crate::model::image::{HUB, ImageId, PIN_HOST, Reference, Repository};
 use crate::model::image_config::ConfigChange;
 use crate::model::{EngineError, Members, Project};
 use crate::ports::{Engine, HOLD_PREFIX, HookCall, Image};
@@ -199,20 +199,36 @@ fn lacks_platform(why: &str) -> bool {
     TEXTS.iter().any(|text| why.contains(text))
 }
 
-/// Returns the tags of other services that point to another image than the one their service runs.
+/// Returns the tags of other services that point to another image than the one their service runs, or to none.
 async fn read_tags(engine: &dyn Engine, others: &[(Reference, ImageId)]) -> Result<StepResult, EngineError> {
     let mut displaced = Vec::new();
     for (tag, runs) in others {
         match engine.image(&tag.tagged()).await {
             Ok(Some(named)) if named.id != *runs => {
-                displaced.push(DisplacedTag { tag: tag.clone(), runs: runs.clone(), named: named.id });
+                displaced.push(DisplacedTag { tag: tag.clone(), runs: runs.clone(), named: Some(named.id) });
+            }
+            Ok(None) if !is_named_by_id(tag, runs) => {
+                displaced.push(DisplacedTag { tag: tag.clone(), runs: runs.clone(), named: None });
             }
             Err(error) if error.is_unavailable() => return Err(error),
-            // It points to the running image, or there is nothing to restore.
+            // It points to the running image, or what it points to is not known.
             Ok(_) | Err(_) => {}
         }
     }
     Ok(StepResult::TagsRead { displaced })
+}
+
+/// Reports whether what looks like a tag is the ID of the image: a container may be made from that, and needs no tag.
+fn is_named_by_id(tag: &Reference, id: &ImageId) -> bool {
+    let Some(name) = tag.repository.path.strip_prefix("library/").filter(|_| tag.repository.host == HUB)
+    else {
+        return false;
+    };
+    let hex = id.0.rsplit(':').next().unwrap_or_default();
+    match tag.tag.as_deref() {
+        Some("latest") | None => hex.starts_with(name),
+        Some(tag) => name == "sha256" && hex.starts_with(tag),
+    }
 }
 
 async fn diagnose(engine: &dyn Engine, container: &str) -> Result<StepResult, EngineError> {
@@ -294,6 +310,19 @@ mod tests {
         }
         for text in ["no space left on device", "manifest unknown", "net/http: TLS handshake timeout"] {
             assert!(!lacks_platform(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_container_that_was_made_from_the_id_of_its_image_lacks_no_tag() {
+        let hex = "0123456789ab".repeat(5) + "cdef";
+        let id = ImageId(format!("sha256:{hex}").into());
+        let is_id = |image: &str| is_named_by_id(&Reference::parse(image).expect("a reference"), &id);
+        for image in [format!("sha256:{hex}").as_str(), "sha256:0123456789ab", hex.as_str(), "0123456789ab"] {
+            assert!(is_id(image), "{image}");
+        }
+        for image in ["proxy:1", "ba9876543210", "registry:5000/0123456789ab", "proxy:0123456789ab"] {
+            assert!(!is_id(image), "{image}");
         }
     }
 

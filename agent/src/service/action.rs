@@ -418,14 +418,16 @@ pub struct Keeps {
     pub replaced: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// A tag of a service that is not part of the deployment. It points to a different image than the service runs, and is
-/// moved while compose runs so that compose does not recreate the service.
+/// A tag of a service that is not part of the deployment. It points to a different image than the service runs, or is missing.
+/// It points to the image that runs while compose runs, so that compose does not bring up the service on another one.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct DisplacedTag {
     /// The tag.
     pub tag: Reference,
     /// The image that its service runs.
     pub runs: ImageId,
-    /// The image it pointed to, to be restored.
-    pub named: ImageId,
+    /// The image it pointed to, to be restored; `None` if there was no such tag. It is then set only if compose needs it, and
+    /// stays: it may be the only tag of its image, which would be deleted with it if no container were left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub named: Option<ImageId>,
 }

@@ -103,7 +103,11 @@ pub(in crate::service) enum Event {
     /// An image was updated and passed its probation.
     Updated(Updated),
     /// A redeployment passed its probation.
-    Redeployed { kept: Vec<KeptImage> },
+    Redeployed {
+        kept: Vec<KeptImage>,
+        /// Tags of other services that name another image than these run.
+        held_back: Vec<Reference>,
+    },
     /// A redeployment failed.
     RedeployFailed { why: String, container: String, output: String },
     /// New images failed, and the previous images run again.

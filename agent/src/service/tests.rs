@@ -180,7 +180,7 @@ impl Scenario {
                     let displaced = sibling_tags.into_iter().map(|(tag, runs)| DisplacedTag {
                         tag,
                         runs,
-                        named: named.clone(),
+                        named: Some(named.clone()),
                     });
                     let displaced = displaced.collect();
                     self.input(Input::Stepped(StepResult::TagsRead { displaced }));

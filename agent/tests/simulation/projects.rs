@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use evenkeel_agent::model::Members;
+use evenkeel_agent::ports::Engine as _;
 use tokio::time::{Instant, sleep};
 
 use super::run::step::Step;
@@ -462,6 +463,42 @@ async fn a_tied_service_whose_tag_was_moved_gets_no_other_image_although_the_rec
             !is_in_registry,
             "{entries}"
         );
+        assert_eq!(fake.ups() == 0, !is_in_registry);
+        assert_eq!(fake.violations(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tied_service_whose_tag_was_removed_stays_on_its_image_and_does_not_fail_the_update() {
+    for is_tied in [true, false] {
+        let fake = two(Behaviour::Good);
+        if is_tied {
+            fake.tie("api", "web");
+        }
+        fake.untag(&reference(API)).await.expect("the engine is up");
+        fake.push(&reference(WEB), "v2", Behaviour::Good);
+        assert!(run_agent(&fake, &Arc::new(named("web", WEB)), LONG, Script::Poll).await);
+        assert_eq!(fake.running("web"), [id_of("v2")], "{is_tied}: {:?}", fake.entries());
+        assert_eq!(fake.running("api"), [id_of(&old_name("api"))], "{is_tied}");
+        let tagged = is_tied.then(|| id_of(&old_name("api")));
+        assert_eq!(fake.named(&reference(API)), tagged, "only what compose needs is tagged");
+        assert_eq!(fake.violations(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tied_service_whose_image_is_gone_with_its_tag_keeps_the_update_from_beginning() {
+    for is_in_registry in [true, false] {
+        let fake = two(Behaviour::Good);
+        fake.tie("api", "web");
+        fake.lose_image(&old_name("api"), is_in_registry);
+        fake.push(&reference(WEB), "v2", Behaviour::Good);
+        assert!(run_agent(&fake, &Arc::new(named("web", WEB)), LONG, Script::Poll).await);
+        assert_eq!(fake.running("api"), [id_of(&old_name("api"))], "{is_in_registry}");
+        let web = if is_in_registry { "v2".to_owned() } else { old_name("web") };
+        assert_eq!(fake.running("web"), [id_of(&web)], "{is_in_registry}");
+        let entries = format!("{:?}", fake.entries());
+        assert_eq!(entries.contains("is no longer here"), !is_in_registry, "{entries}");
         assert_eq!(fake.ups() == 0, !is_in_registry);
         assert_eq!(fake.violations(), Vec::<String>::new());
     }

@@ -257,7 +257,7 @@ fn differences(facts: &Facts<'_>) -> Vec<Finding> {
                     command("pull"),
                     command("up -d")
                 )
-            } else if difference.is_of_settings() {
+            } else if difference.is_of_changes_since() {
                 wording::keep_or_drop(
                     &command("up -d"),
                     &format!("`evenkeel redeploy {}`", facts.config.name),

@@ -13,6 +13,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
 
+use super::{PROJECT_LABEL, SERVICE_LABEL, label};
 use crate::model::compose::{Model, duration};
 use crate::model::container::is_full_id;
 
@@ -389,9 +390,42 @@ impl Sides<'_> {
         self.wanted("hostname").is_some_and(|wanted| plain(wanted) != actual)
     }
 
+    fn name(&self) -> &str {
+        self.actual("/Name").and_then(Value::as_str).unwrap_or_default().trim_start_matches('/')
+    }
+
     fn name_differs(&self) -> bool {
-        let actual = self.actual("/Name").and_then(Value::as_str).unwrap_or_default().trim_start_matches('/');
-        self.wanted("container_name").is_some_and(|wanted| plain(wanted) != actual)
+        self.wanted("container_name").is_some_and(|wanted| plain(wanted) != self.name())
+    }
+
+    /// Reports whether the files give the container a name.
+    pub(super) fn has_own_name(&self) -> bool {
+        self.wanted("container_name").is_some()
+    }
+
+    /// Reports whether the container has another name than that of the files, or without one, that compose makes. While compose
+    /// replaces a container, its name begins with an ID.
+    pub(super) fn is_renamed(&self) -> bool {
+        const ID_LENGTH: usize = 12;
+        let (project, service) = (label(self.container, PROJECT_LABEL), label(self.container, SERVICE_LABEL));
+        let own = self.wanted("container_name").map(plain);
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let is_expected = |name: &str| match &own {
+            Some(own) => name == own,
+            None => ["-", "_"].into_iter().any(|separator| {
+                let start = [project, service, ""].join(separator);
+                name.strip_prefix(start.as_str()).is_some_and(is_number)
+            }),
+        };
+        let name = self.name();
+        let is_temporary =
+            || name.split_once('_').is_some_and(|(id, rest)| id.len() == ID_LENGTH && is_expected(rest));
+        !name.is_empty() && !project.is_empty() && !is_expected(name) && !is_temporary()
+    }
+
+    /// Reports whether its main process runs, as far as the engine tells.
+    pub(super) fn is_running(&self) -> bool {
+        self.actual("/State/Running").and_then(Value::as_bool).unwrap_or(true)
     }
 
     fn stop_grace_period_differs(&self) -> bool {
@@ -522,10 +556,12 @@ impl Sides<'_> {
         actual
     }
 
-    /// Reports whether the container is not connected to a network that its definition names: the network has another name
-    /// since.
-    pub(super) fn lacks_network(&self) -> bool {
-        self.networks().is_some_and(|(wanted, actual)| wanted.iter().any(|name| !actual.contains(name)))
+    /// Returns the networks that the definition of the container names and that it is not connected to: somebody has taken it
+    /// from them, or they have another name since.
+    pub(super) fn lacking_networks(&self) -> Vec<String> {
+        let Some((mut wanted, actual)) = self.networks() else { return Vec::new() };
+        wanted.retain(|name| !actual.contains(name));
+        wanted
     }
 
     fn network_name(&self, key: &str) -> String {

@@ -41,6 +41,9 @@ const OF_PROVIDER: &str = " (set by a provider)";
 /// The end of a setting that is no longer the one that a container was made with.
 const CHANGED_SINCE: &str = " (changed since)";
 
+/// The end of a network that a container was taken from.
+const DISCONNECTED_SINCE: &str = " (disconnected since)";
+
 /// The end of a variable that docker's configuration has compose set.
 const OF_PROXIES: &str = " (set by docker's proxies)";
 
@@ -52,6 +55,8 @@ const VERSION_LABEL: &str = "com.docker.compose.version";
 const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
 /// Label with the ID of the image that compose has created a container from.
 const IMAGE_LABEL: &str = "com.docker.compose.image";
+/// Label with the compose project.
+const PROJECT_LABEL: &str = "com.docker.compose.project";
 /// Label with the compose service.
 const SERVICE_LABEL: &str = "com.docker.compose.service";
 
@@ -118,7 +123,8 @@ impl Difference {
         !self.what.is_empty() && self.what.iter().all(|what| what.ends_with(OF_PROVIDER))
     }
 
-    /// Reports whether nothing in the files differs: only settings that were changed since, or variables of docker's proxies.
+    /// Reports whether nothing in the files differs: only settings that were changed since, or variables of docker's proxies. A
+    /// network that a container was taken from is not beside them: compose may make the container anew for it.
     pub fn is_beside_files(&self) -> bool {
         let is_beside = |what: &String| what.ends_with(CHANGED_SINCE) || what.ends_with(OF_PROXIES);
         !self.what.is_empty() && self.what.iter().all(is_beside)
@@ -130,9 +136,11 @@ impl Difference {
         self.what.iter().any(|what| what.ends_with(OF_PROXIES))
     }
 
-    /// Reports whether the files define what runs but for settings that were changed since, as with `docker update`.
-    pub fn is_of_settings(&self) -> bool {
-        !self.what.is_empty() && self.what.iter().all(|what| what.ends_with(CHANGED_SINCE))
+    /// Reports whether the files define what runs but for what was changed of a container since, as with `docker update`,
+    /// `docker rename` or `docker network disconnect`.
+    pub fn is_of_changes_since(&self) -> bool {
+        let is_since = |what: &String| what.ends_with(CHANGED_SINCE) || what.ends_with(DISCONNECTED_SINCE);
+        !self.what.is_empty() && self.what.iter().all(is_since)
     }
 }
 
@@ -175,14 +183,22 @@ impl Rendered {
                     what.extend(sides.moved_mounts());
                     let changed = sides.changed_since().into_iter();
                     what.extend(changed.map(|what| format!("{what}{CHANGED_SINCE}")));
-                    let others = sides.other_networks();
-                    if !sides.lacks_network() {
+                    let (others, lacking) = (sides.other_networks(), sides.lacking_networks());
+                    if lacking.is_empty() {
                         connected.extend(others);
                     } else if !others.is_empty() {
                         what.push("networks".to_owned());
+                    } else if sides.is_running() {
+                        // One that does not run may be half made, by a compose that was interrupted.
+                        let lacking = lacking.into_iter();
+                        what.extend(lacking.map(|network| format!("network {network}{DISCONNECTED_SINCE}")));
                     }
                 } else {
                     what.extend(self.difference(service, &sides));
+                }
+                // Where the name in the files may have been edited, it was compared above.
+                if (is_known || !sides.has_own_name()) && sides.is_renamed() {
+                    what.push(format!("name{CHANGED_SINCE}"));
                 }
                 if let Some(set) = &self.proxies {
                     let variables = sides.proxies(set).into_iter();

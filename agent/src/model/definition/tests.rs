@@ -1,3 +1,5 @@
+mod since;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -490,7 +492,12 @@ fn made_from(hash: &str, model: Value, container: Value) -> Vec<Difference> {
         ..Rendered::default()
     };
     let mut container = container;
-    container["Config"]["Labels"] = json!({ SERVICE_LABEL: "web", HASH_LABEL: hash, VERSION_LABEL: COMPOSE });
+    container["Config"]["Labels"] = json!({
+        PROJECT_LABEL: "p",
+        SERVICE_LABEL: "web",
+        HASH_LABEL: hash,
+        VERSION_LABEL: COMPOSE,
+    });
     let running = Running { containers: vec![container], ..Running::default() };
     rendered.differences(&["web".to_owned()], &running)
 }
@@ -580,29 +587,6 @@ fn variables_of_a_provider_are_told_from_an_edit() {
     };
     assert!(difference(&["environment DB_URL (set by a provider)"]).is_of_providers());
     assert!(!difference(&["environment DB_URL (set by a provider)", "volume /data"]).is_of_providers());
-}
-
-#[test]
-fn a_network_that_was_connected_later_differs_although_the_hash_is_equal() {
-    let service = || json!({ "networks": { "default": null } });
-    let connected = |networks: Value| json!({ "NetworkSettings": { "Networks": networks } });
-    let more = || connected(json!({ "p_default": {}, "shop_default": {} }));
-    let [difference] = &made_with("new", service(), more())[..] else { panic!("no difference") };
-    assert_eq!(difference.what, ["network shop_default (connected since)"]);
-    assert!(difference.is_of_connections());
-    for (service, container) in [
-        (service(), connected(json!({ "p_default": {} }))),
-        (service(), json!({})),
-        (json!({ "network_mode": "host" }), connected(json!({ "host": {} }))),
-        (json!({}), more()),
-    ] {
-        assert_eq!(made_with("new", service.clone(), container), [], "{service}");
-    }
-    let renamed = made_with("new", service(), connected(json!({ "former_default": {} })));
-    assert_eq!(renamed.iter().map(|one| one.what.join(", ")).collect::<Vec<_>>(), ["networks"]);
-    assert_eq!(made_with("new", service(), connected(json!({}))), [], "nothing would be lost");
-    let [edited] = &made_with("old", service(), more())[..] else { panic!("no difference") };
-    assert_eq!((edited.what.clone(), edited.is_of_connections()), (vec!["networks".to_owned()], false));
 }
 
 #[test]
@@ -774,10 +758,10 @@ fn what_docker_update_has_changed_differs_although_the_hash_is_equal() {
         let expected: Vec<String> = expected.iter().map(|what| format!("{what} (changed since)")).collect();
         let what: Vec<String> = found.iter().flat_map(|difference| difference.what.clone()).collect();
         assert_eq!(what, expected, "{service} {settings}");
-        assert!(found.iter().all(Difference::is_of_settings), "{found:?}");
+        assert!(found.iter().all(Difference::is_of_changes_since), "{found:?}");
     }
     let [edited] = &made_with("old", limited(), by_docker(json!({})))[..] else { panic!("no difference") };
-    assert!(!edited.is_of_settings(), "{edited:?}");
+    assert!(!edited.is_of_changes_since(), "{edited:?}");
     assert!(!edited.is_beside_files(), "{edited:?}");
 }
 

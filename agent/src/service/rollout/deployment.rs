@@ -51,6 +51,9 @@ pub struct Deployment {
     /// any tag is moved, so that all of them are restored whatever happens in between.
     #[serde(default)]
     pub displaced: Option<Vec<DisplacedTag>>,
+    /// Those of them whose services a redeploy makes anew from the image that they run, not from the one that the tag names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held_back: Vec<Reference>,
     /// Whether the containers must be as they were when the update was found: what somebody has done since stands. Not once
     /// tags may have been moved, or compose may have run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -104,6 +107,7 @@ impl Deployment {
             handover: Handover::default(),
             snapshot: SnapshotState::of(plan.snapshot.as_ref()),
             displaced: None,
+            held_back: Vec::new(),
             must_look: plan.must_look(),
             line: LineState::default(),
             up_mode,
@@ -362,6 +366,15 @@ impl Deployment {
         let is_new = |c: &&Container| self.plan.before.iter().all(|was| was.id != c.id);
         let mut run = containers.iter().filter(is_new).filter(|c| c.started_at.is_some());
         run.any(|c| c.restart_count > 0 || c.exit_code != 0)
+    }
+
+    /// Records the sibling tags that point to another image, before the first run.
+    pub(in crate::service) fn note_displaced(&mut self, displaced: Vec<DisplacedTag>) {
+        if self.plan.cause == Cause::Redeploy {
+            let moved = displaced.iter().filter(|one| one.named.is_some());
+            self.held_back = moved.map(|one| one.tag.clone()).collect();
+        }
+        self.displaced = Some(displaced);
     }
 
     /// Records the images that the other services run on now.

@@ -105,6 +105,31 @@ fn an_image_that_is_blocked_or_not_signed_is_named_in_the_answer_and_in_the_entr
 }
 
 #[test]
+fn a_redeploy_says_which_other_services_it_makes_anew_without_the_image_that_their_tag_names_by_now() {
+    const DB: &str = "localhost:5000/db:1";
+    let mut scenario = Scenario::of(two(None));
+    scenario.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
+    scenario.service.config = Arc::new(ServiceConfig { auto_update: false, ..two(None) });
+    let db = Container { config_image: DB.into(), image: ImageId("sha256:db".into()), ..running("db") };
+    let mut saw = seen('2', '3');
+    saw.containers = saw.containers.iter().cloned().chain([db.clone()]).collect();
+    scenario.check(saw.clone());
+    scenario.redeploys();
+    scenario.check(saw);
+    let new = Container {
+        id: "new".into(),
+        config_image: API.into(),
+        image: ImageId("sha256:new".into()),
+        ..running("api")
+    };
+    let db = Container { id: "new-db".into(), ..db };
+    let entry = scenario.redeployed(&[&running("web"), &new, &db]);
+    assert!(entry.message.ends_with(&format!("; left on the current image: {IMAGE}, {DB}")), "{entry:?}");
+    let reason = entry.reason.unwrap();
+    assert!(reason.contains(&format!("{DB} names another image by now")), "{reason}");
+}
+
+#[test]
 fn a_redeploy_names_only_kept_images_and_a_block_even_before_the_first_check() {
     let mut scenario = Scenario::of(config());
     assert_eq!(scenario.redeploys(), []);

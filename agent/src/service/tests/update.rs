@@ -227,7 +227,7 @@ fn a_sibling_whose_tag_has_moved_keeps_its_image_even_during_a_rollback() {
         step => panic!("{step:?}"),
     };
     let held_on = |image: &str| {
-        let named = ImageId("sha256:elsewhere".into());
+        let named = Some(ImageId("sha256:elsewhere".into()));
         vec![DisplacedTag {
             tag: Reference::parse(DB).unwrap(),
             runs: ImageId(format!("sha256:{image}").into()),

@@ -29,9 +29,9 @@ pub(in crate::service) fn definition_differs(hold: &DefinitionHold, service: &st
             add_networks(&hold.differences)
         );
     }
-    if hold.differences.iter().all(Difference::is_of_settings) {
+    if hold.differences.iter().all(Difference::is_of_changes_since) {
         let keep_or_drop = keep_or_drop(&command, &format!("POST /redeploy/{service}"));
-        return format!("{what}. A new container would not have it: {keep_or_drop}");
+        return format!("{what}. A new container would not keep that: {keep_or_drop}");
     }
     match write_down(&hold.differences) {
         None => format!(
@@ -86,7 +86,7 @@ pub(in crate::service) fn definition_cleared_by(hold: &DefinitionHold, service: 
     if hold.differences.iter().all(Difference::is_of_providers) {
         return update_by_hand(hold);
     }
-    if hold.differences.iter().all(Difference::is_of_settings) {
+    if hold.differences.iter().all(Difference::is_of_changes_since) {
         return format!("POST /redeploy/{service}");
     }
     let (names, is_unnamed, is_home) = unset(&hold.differences);
@@ -330,19 +330,14 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_was_changed_since_is_written_down_or_dropped_and_no_edit_to_apply() {
-        let difference = Difference {
-            service: "web".into(),
-            what: vec!["memory limit (changed since)".into()],
-            unset: vec!["SECRET".into()],
-            connected: Vec::new(),
-        };
-        let project = Project { name: "shop".into(), ..Project::default() };
-        let hold = DefinitionHold { project, differences: vec![difference] };
-        let text = definition_differs(&hold, "shop");
-        let end = "write it into the compose file and run `docker compose -p shop up -d --force-recreate web`, or drop \
-                   it with POST /redeploy/shop";
-        assert!(text.ends_with(end) && !text.contains("undo the edit"), "{text}");
-        assert_eq!(definition_cleared_by(&hold, "shop"), "POST /redeploy/shop");
+    fn what_was_changed_since_is_written_down_or_dropped_and_no_edit_to_apply() {
+        for what in ["memory limit (changed since)", "network shop_default (disconnected since)"] {
+            let hold = hold(what, &["SECRET"]);
+            let text = definition_differs(&hold, "shop");
+            let end = "write it into the compose file and run `docker compose -p shop up -d --force-recreate web`, or drop \
+                       it with POST /redeploy/shop";
+            assert!(text.ends_with(end) && !text.contains("undo the edit"), "{text}");
+            assert_eq!(definition_cleared_by(&hold, "shop"), "POST /redeploy/shop");
+        }
     }
 }

@@ -142,7 +142,7 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
             AuditEntry { reason: fault.map(|fault| fault.text), ..entry }
         }
         Event::Updated(updated) => self::updated(updated, new),
-        Event::Redeployed { kept } => redeployed(in_swarm, &kept, new),
+        Event::Redeployed { kept, held_back } => redeployed(in_swarm, &kept, &held_back, new),
         Event::RedeployFailed { why, container, output } => AuditEntry {
             reason: Some(why),
             container: some(container),
@@ -339,12 +339,18 @@ fn container_entry(event: Event, new: New<'_>) -> Option<AuditEntry> {
     Some(AuditEntry { container: Some(container), reason, ..new(kind, level, message) })
 }
 
-fn redeployed(in_swarm: Option<&str>, kept: &[KeptImage], new: New<'_>) -> AuditEntry {
+fn redeployed(
+    in_swarm: Option<&str>,
+    kept: &[KeptImage],
+    held_back: &[Reference],
+    new: New<'_>,
+) -> AuditEntry {
     let mut message = match in_swarm {
         Some(service) => format!("the tasks of {service} were recreated, and passed their probation"),
         None => "the project was pulled and recreated, and passed its probation".to_owned(),
     };
-    let named: Vec<&str> = kept.iter().map(|one| one.image.as_str()).collect();
+    let mut named: Vec<String> = kept.iter().map(|one| one.image.clone()).collect();
+    named.extend(held_back.iter().map(ToString::to_string));
     if !named.is_empty() {
         message.push_str(&format!("; left on the current image: {}", named.join(", ")));
     }
@@ -352,7 +358,13 @@ fn redeployed(in_swarm: Option<&str>, kept: &[KeptImage], new: New<'_>) -> Audit
         "blocked" => format!("{}: {}", one.image, one.why),
         _ => one.why.clone(),
     };
-    let reasons: Vec<String> = kept.iter().map(why).collect();
+    let mut reasons: Vec<String> = kept.iter().map(why).collect();
+    reasons.extend(held_back.iter().map(|tag| {
+        format!(
+            "{tag} names another image by now, built or pulled by somebody, and is none of this service's images: \
+             `docker compose up -d` deploys it"
+        )
+    }));
     AuditEntry { reason: some(reasons.join("; ")), ..new(Kind::FORCE_REDEPLOY, Level::Info, message) }
 }
 

@@ -453,8 +453,8 @@ impl Service {
         let mut outcome = DeployOutcome::Succeeded;
         match &deployment.plan().cause {
             Cause::Redeploy => {
-                let kept = deployment.plan().kept.clone();
-                self.emit(Event::Redeployed { kept }, now);
+                let (kept, held_back) = (deployment.plan().kept.clone(), deployment.held_back.clone());
+                self.emit(Event::Redeployed { kept, held_back }, now);
             }
             Cause::RetryRollback => {
                 self.proven_run_again();

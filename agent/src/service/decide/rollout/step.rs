@@ -218,7 +218,7 @@ impl Service {
     fn start_stepped(&mut self, result: StepResult, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         match result {
-            StepResult::TagsRead { displaced } => deployment.displaced = Some(displaced),
+            StepResult::TagsRead { displaced } => deployment.note_displaced(displaced),
             StepResult::Looked { containers } => self.looked(containers, now),
             StepResult::Occupied => {
                 self.abandon_and_wait(wording::fault(&FaultCause::Occupied), String::new(), now);
