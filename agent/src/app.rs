@@ -74,9 +74,9 @@ const STOP_GRACE: Duration = Duration::from_secs(25);
 const DISK_GRACE: Duration = Duration::from_secs(1);
 
 /// What becomes of the deployments that are in progress when the agent is stopped.
-const LEFT_AT_STOP: &str = "an update whose data is still to be copied is given up, and what was stopped for the copy is started \
-                            again if the time suffices; every other deployment is finished or undone when the agent runs again, \
-                            and what it has stopped stays stopped until then";
+const LEFT_AT_STOP: &str = "what was stopped so that data can be copied is started again if the time suffices, and that update is \
+                            given up; every other deployment is finished or undone when the agent runs again, and what it has \
+                            stopped stays stopped until then";
 
 /// How long the service manager waits for the start, well within its limit of 90 s. Then the start counts as done.
 const START_SHOWN: Duration = Duration::from_secs(20);

@@ -236,7 +236,9 @@ impl Member {
     /// running is of use any more.
     pub(super) async fn wind_up(&mut self, now: Timestamp) {
         let may_wind_up = matches!(&self.lifecycle, Lifecycle::Stopping(end) if self.may_wind_up(*end));
-        if !may_wind_up || self.service.winds_up_at(now).is_none_or(|at| at > now) {
+        // The end of a step may not have been written yet.
+        let is_due = self.service.winds_up_at(now).is_some_and(|at| at <= now) || !self.deferred.is_empty();
+        if !(may_wind_up && is_due) {
             return;
         }
         self.journal.retry();
@@ -248,8 +250,8 @@ impl Member {
             return;
         }
         self.touch();
-        self.running.clear();
         if let Some(action) = action {
+            self.running.clear();
             let work = self.work(action);
             self.running.push(work);
         }

@@ -289,6 +289,32 @@ async fn an_agent_that_is_stopped_for_good_before_the_data_is_copied_leaves_the_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_write_that_fails_while_the_agent_stops_is_repeated() {
+    let mut given_up = 0;
+    for first in 0..3 {
+        let (fake, config) = with_data(Behaviour::Good).await;
+        let mut writes = first;
+        fake.refuse_writes(move || {
+            writes += 1;
+            writes % 3 == 0
+        });
+        assert!(stopped_in("copy", &fake, &config, None).await, "{first}");
+        fake.refuse_writes(|| false);
+        let what = format!("from write {first}\n{}", fake.transcript().join("\n"));
+        let step = fake.durable(&state_key("shop")).await.step().map(|(step, _)| step);
+        // If it was not written at once that the update is given up, the copy was complete by then.
+        assert!(step.is_none_or(|step| ["resume", "start"].contains(&step)), "left in {step:?}: {what}");
+        if step.is_none() {
+            assert_eq!(fake.up("web"), [id_of("web v1")], "{what}");
+            given_up += 1;
+        }
+        assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+        assert_matches(&fake, true, &what).await;
+    }
+    assert!(given_up > 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_agent_that_is_killed_while_it_stops_starts_again_what_it_has_stopped_for_the_copy() {
     let mut runs = 0;
     for at in every(3, 0) {

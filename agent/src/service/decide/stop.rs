@@ -35,7 +35,12 @@ impl Service {
             if self.steps.is_running() {
                 self.end_step();
             }
-            self.abandon(wording::snapshot::stopped_before_copied(), String::new(), now);
+            let text = wording::snapshot::stopped_before_copied();
+            // Each outage is told as such, even if the reason is that of the last one.
+            if self.durable.fault.as_ref().is_some_and(|fault| fault.text == text) {
+                self.durable.fault = None;
+            }
+            self.abandon(text, String::new(), now);
         }
         let step = self.durable.deployment.as_ref()?.step(self.current_project().as_ref())?;
         self.steps.retry_at = None;

@@ -101,8 +101,10 @@ pub struct SnapshotState {
     pub stopped: Vec<Mounter>,
     /// How often running containers were found on the data since it was last at rest.
     pub rounds: u32,
-    /// How many copies were made in vain, because something wrote to the data in the meantime, or the agent or machine has ended.
+    /// How many copies were made in vain, because something wrote to the data in the meantime.
     pub discarded: u32,
+    /// How many copies were cut short, because the agent or the machine has ended, or a reload has broken them off.
+    pub cut_short: u32,
     /// Since when the data has been at rest for the copy.
     pub at: Option<Timestamp>,
     /// The copies.

@@ -28,7 +28,8 @@ use crate::service::{ROLLBACK_ATTEMPTS, Service, rollback_pause, wording};
 
 /// How often a copy is tried: the service is down, and what has failed, say for lack of room, may have taken minutes.
 const COPY_ATTEMPTS: u32 = 2;
-/// How many copies may be made in vain because something has started that mounts the data, or the agent or machine has ended.
+/// How many copies may be made in vain because something has started that mounts the data, and how many may be cut short. What
+/// a restart of the machine has started again makes the next copy one in vain, and is not counted twice.
 const MAX_DISCARDED: u32 = 3;
 /// How long images wait whose data was copied, or was to be, and that were not brought up: the first time and at most.
 const COPY_AGAIN: Duration = Duration::from_hours(1);
@@ -350,8 +351,8 @@ impl Service {
         if deployment.phase != Phase::Copy || deployment.has_earlier_data() {
             return;
         }
-        deployment.snapshot.discarded += 1;
-        if deployment.snapshot.discarded >= MAX_DISCARDED {
+        deployment.snapshot.cut_short += 1;
+        if deployment.snapshot.cut_short >= MAX_DISCARDED {
             self.copy_failed(wording::snapshot::CUT_SHORT, now);
         }
     }

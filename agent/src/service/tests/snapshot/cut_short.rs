@@ -48,3 +48,23 @@ fn a_copy_that_is_made_after_the_agent_was_started_again_is_used() {
     assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
     assert!(scenario.told(&Kind::ERROR).is_empty(), "{:#?}", scenario.entries);
 }
+
+#[test]
+fn what_the_engine_has_started_again_with_the_machine_does_not_count_as_another_copy_that_was_cut_short() {
+    let mut scenario = with_data();
+    scenario.check(update()).fetches().runs(&[mounter("1", "web-1")]);
+    scenario.runs(&[]);
+    for nr in 1..=2 {
+        assert!(matches!(scenario.snapshot_step(), SnapshotStep::Copy { .. }));
+        start_again(&mut scenario);
+        let step = scenario.runs(&[mounter("1", "web-1")]);
+        assert!(matches!(step, SnapshotStep::Copy { .. }), "{nr}: {step:?}");
+        let step = scenario.runs(&[]);
+        assert!(matches!(step, SnapshotStep::Quiesce { .. }), "{nr}: {step:?}");
+    }
+    assert!(matches!(scenario.snapshot_step(), SnapshotStep::Copy { .. }));
+    assert!(scenario.told(&Kind::ERROR).is_empty(), "{:#?}", scenario.entries);
+    start_again(&mut scenario);
+    let error = scenario.told(&Kind::ERROR).pop().expect("the third time");
+    assert!(error.message.contains("each copy was cut short"), "{error:?}");
+}

@@ -61,9 +61,12 @@ fn what_was_stopped_for_a_copy_runs_again_when_the_agent_is_stopped() {
     assert_eq!(scenario.service.durable().deployment, None);
     assert!(!scenario.service.winds_up());
 
-    // After the next start, the update is found again.
-    scenario.check(update()).fetches();
-    assert!(matches!(scenario.snapshot_step(), SnapshotStep::Quiesce { .. }));
+    // After the next start, the update is found again, and each outage is told.
+    scenario.check(update()).fetches().runs(&[mounter("web-1", "web-1")]);
+    scenario.runs(&[]);
+    assert!(matches!(scenario.snapshot_step(), SnapshotStep::Copy { .. }));
+    assert!(matches!(scenario.step_at_stop(), Some(Step::RestoreTags { .. })));
+    assert_eq!(scenario.told(&Kind::ERROR).len(), 2, "{:#?}", scenario.entries);
 }
 
 #[test]
