@@ -391,8 +391,11 @@ check_apk() {
         chmod 755 addgroup adduser'
     apk_install evenkeel-agent
     expect_is "its configuration belongs to root only" "640 root root" stat -c "%a %U %G" /etc/evenkeel/config.json
+    in_machine sh -c 'printf "%s\n" "ESCAPED=\"a\\\"b\\\\c\\d\" " >>/etc/evenkeel/agent.env'
     expect "start" rc-service "$service" start
     expect_within "the agent runs" 10 grep -q " ready " /var/log/evenkeel/agent.log
+    expect "its variables are read like systemd does" sh -c \
+        'tr "\0" "\n" <"/proc/$(pgrep -x evenkeel-agent)/environ" | grep -Fx "ESCAPED=a\"b\\c\\d"'
     expect "as a static program" sh -c "! ldd /usr/bin/evenkeel-agent"
     in_machine sed -i 's/"services": \[\]/"services": [{"name": "web", "container_name": "web"}]/' /etc/evenkeel/config.json
     expect "reload" rc-service "$service" reload
@@ -421,6 +424,7 @@ check_apk() {
     expect_within "the warden runs" 10 grep -q " ready " /var/log/evenkeel-warden.log
     expect_is "as its own user" evenkeel-warden sh -c 'stat -c %U /proc/$(pgrep -x evenkeel-warden)'
     expect_is "its state belongs to its user" "750 evenkeel-warden" stat -c "%a %U" /var/lib/evenkeel-warden
+    expect_is "it can't write where root copies its configuration" "750 root" stat -c "%a %U" /run/evenkeel-warden
     in_machine sed -i 's/"agents": \[\]/"agents": [{"id": "a", "token": "fedcba9876543210fedcba9876543210"}]/' /etc/evenkeel/warden.json
     expect "reload" rc-service "$service" reload
     expect_within "it reads the configuration again" 10 grep -q 'added="a"' /var/log/evenkeel-warden.log
