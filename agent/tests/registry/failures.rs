@@ -9,6 +9,7 @@ use evenkeel_agent::ports::{Registry, Urgency};
 use evenkeel_common::testing::self_signed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer};
 
@@ -325,6 +326,7 @@ async fn while_one_repository_hangs_the_others_are_asked_and_get_their_answers()
         "HTTP/1.1 200 OK\r\nDocker-Content-Digest: {}\r\nConnection: close\r\n\r\n",
         manifest_digest()
     );
+    let arrived = Notify::new();
     let serve = async {
         let mut hung = Vec::new();
         loop {
@@ -333,6 +335,7 @@ async fn while_one_repository_hangs_the_others_are_asked_and_get_their_answers()
             let length = stream.read(&mut request).await.expect("a request");
             if String::from_utf8_lossy(&request[..length]).contains("/hangs/") {
                 hung.push(stream);
+                arrived.notify_one();
                 continue;
             }
             let _ = stream.write_all(good.as_bytes()).await;
@@ -344,10 +347,19 @@ async fn while_one_repository_hangs_the_others_are_asked_and_get_their_answers()
         for cycle in 0..3 {
             let hung = client.digest(&hangs, Urgency::Routine);
             tokio::pin!(hung);
+            // It was the only one at first, so that the registry seems to hang. Then it lets the others go first.
+            if cycle > 0 {
+                tokio::select! {
+                    biased;
+                    answer = &mut hung => panic!("{cycle}: {answer:?}"),
+                    answer = client.digest(&web, Urgency::Routine) => assert_eq!(answer, Ok(manifest_digest())),
+                }
+                pass_time(Duration::from_secs(2)).await;
+            }
             tokio::select! {
                 biased;
                 answer = &mut hung => panic!("{cycle}: {answer:?}"),
-                answer = client.digest(&web, Urgency::Routine) => assert_eq!(answer, Ok(manifest_digest())),
+                () = arrived.notified() => {}
             }
             pass_time(Duration::from_secs(15)).await;
             let error = hung.await.expect_err("it hangs").to_string();

@@ -260,7 +260,12 @@ async fn a_login_is_found_by_the_host_of_its_key() {
         "registry.example/": {"auth": "YW5uOnB3"},
     }}));
     let bob = Login::UsernamePassword { username: "bob".into(), password: "pw".into() };
-    assert_eq!(docker.credentials().for_name("registry.example").await, Ok(Some(bob)));
+    assert_eq!(docker.credentials().for_name("registry.example").await, Ok(Some(bob.clone())));
+    let docker = Docker::new(&serde_json::json!({"auths": {
+        "app.example/team": {"auth": "YW5uOnB3"},
+        "https://app.example/v1/": {"auth": "Ym9iOnB3"},
+    }}));
+    assert_eq!(docker.credentials().for_name("app.example").await, Ok(Some(bob)));
 }
 
 #[tokio::test]

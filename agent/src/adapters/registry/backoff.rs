@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
 
+use super::client::REQUEST_TIMEOUT;
 use super::fault::Fault;
 use crate::model::RegistryError;
 use crate::model::image::Digest;
@@ -23,6 +24,9 @@ const INITIAL_LIMIT: Duration = Duration::from_secs(1);
 /// How long requests wait for a registry that asks for a short wait, instead of being refused. It includes the jitter of five
 /// seconds.
 const PATIENCE: Duration = Duration::from_secs(6);
+/// How long requests may wait for others that get no answer in time, and still be sent: through two rounds of these. Otherwise a
+/// registry that hangs as a whole would get all requests of every cycle, and each check would take as long as they do.
+const SECOND_ROUND: Duration = REQUEST_TIMEOUT.saturating_mul(2);
 
 /// Admits requests to one registry, or fails them immediately.
 #[derive(Debug)]
@@ -72,8 +76,8 @@ pub(super) struct Refusal {
 
 impl Closed {
     fn refusal(&self, asked_at: Instant) -> Refusal {
-        // That it wants fewer requests says nothing about an image that it was not asked for.
-        let is_answer = self.limited_since.is_none() && self.since > asked_at;
+        // That it wants fewer requests, or gave no answer in time, says nothing about an image that it was not asked for.
+        let is_answer = self.limited_since.is_none() && !self.is_timeout && self.since > asked_at;
         Refusal { error: self.error.clone(), is_answer }
     }
 
@@ -94,8 +98,10 @@ impl State {
     fn verdict(&self, urgency: Urgency, asked_at: Instant, now: Instant) -> Verdict {
         match &self.closed {
             None => Verdict::Go { probe: false },
-            // It may be that only one repository hangs. What has waited for it is sent all the same, and shows that.
-            Some(closed) if closed.is_timeout && closed.since > asked_at => Verdict::Go { probe: false },
+            // It may be that only some repositories hang. What has waited for them is sent all the same, and shows that.
+            Some(closed) if closed.is_timeout && closed.since > asked_at && now < asked_at + SECOND_ROUND => {
+                Verdict::Go { probe: false }
+            }
             Some(closed) if urgency == Urgency::Manual && closed.limited_since.is_none() => {
                 // A failure newer than the request answers it: many concurrent requests cost one timeout.
                 if closed.since > asked_at {
@@ -275,6 +281,8 @@ struct LastResult {
     answer: Result<Digest, RegistryError>,
     /// The answer was that there is no such tag.
     is_gone: bool,
+    /// The last request got no answer in time.
+    has_hung: bool,
     at: Instant,
     failures: u32,
     /// No further routine request until then.
@@ -300,13 +308,24 @@ impl Results {
         self.0.lock().get(image).is_some_and(|last| last.is_gone)
     }
 
+    /// Reports whether the last request for an image got no answer in time.
+    pub(super) fn has_hung(&self, image: &str) -> bool {
+        self.0.lock().get(image).is_some_and(|last| last.has_hung)
+    }
+
     /// Records the error that an image got without a request, so that it gets the same one until it is asked for. That is no
     /// failure of the image, so its back-off stays as it is.
     pub(super) fn refused(&self, image: String, error: &RegistryError) {
         let now = Instant::now();
         let mut known = self.0.lock();
-        let new =
-            || LastResult { answer: Err(error.clone()), is_gone: false, at: now, failures: 0, until: now };
+        let new = || LastResult {
+            answer: Err(error.clone()),
+            is_gone: false,
+            has_hung: false,
+            at: now,
+            failures: 0,
+            until: now,
+        };
         let last = known.entry(image).or_insert_with(new);
         (last.answer, last.is_gone) = (Err(error.clone()), false);
     }
@@ -330,7 +349,8 @@ impl Results {
             Err(fault) => Err(RegistryError(fault.text().to_owned())),
         };
         let is_gone = matches!(outcome, Err(Fault::Gone(_)));
-        known.insert(image, LastResult { answer, is_gone, at: now, failures, until: now + wait });
+        let has_hung = matches!(outcome, Err(Fault::Timeout(_)));
+        known.insert(image, LastResult { answer, is_gone, has_hung, at: now, failures, until: now + wait });
     }
 }
 
@@ -341,6 +361,8 @@ fn wait_after(failures: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
+
+    use futures_util::future::join_all;
 
     use super::*;
 
@@ -431,6 +453,33 @@ mod tests {
             });
             waiting.unwrap().settle(&Ok(()));
             assert!(!refused(&gate, Urgency::Routine).await, "the registry answers");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_registry_that_hangs_costs_two_rounds_of_requests_in_each_cycle() {
+        for urgency in [Urgency::Routine, Urgency::Manual] {
+            let gate = Gate::new(8);
+            for cycle in 0..3 {
+                let count = AtomicU32::new(0);
+                let hangs = || async {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    tokio::time::sleep(REQUEST_TIMEOUT).await;
+                    hung()
+                };
+                let began = Instant::now();
+                let outcomes = join_all((0..300).map(|_| gate.send(urgency, &hangs))).await;
+                assert!(
+                    began.elapsed() < SECOND_ROUND + Duration::from_secs(1),
+                    "{cycle}: {:?}",
+                    began.elapsed()
+                );
+                assert!(count.load(Ordering::Relaxed) <= 16, "{cycle}: {count:?}");
+                let mut refusals = outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
+                assert!(refusals.all(|refusal| !refusal.is_answer), "those images were not asked for");
+                assert!(gate.is_down());
+                tokio::time::advance(Duration::from_mins(5)).await;
+            }
         }
     }
 

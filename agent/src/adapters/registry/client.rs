@@ -22,7 +22,7 @@ use url::Url;
 use super::connect::{AGENT, Connector};
 
 /// Timeout of an exchange from the connection to the end of the body.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time after which an idle connection is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Maximum size of the response headers. Registries and proxies in front of them send a few kilobytes.

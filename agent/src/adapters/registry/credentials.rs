@@ -297,7 +297,9 @@ fn only_logins(text: &[u8], server: &str, runtime: Runtime) -> serde_json::Resul
             // Some tools write an empty text for none.
             auth.retain(|_, value| value != "");
         }
-        let of_host = auths.keys().find(|key| host_of(key) == server).cloned();
+        // A URL is a key that Docker itself has written.
+        let of_host = auths.keys().filter(|key| host_of(key) == server).max_by_key(|key| key.contains("://"));
+        let of_host = of_host.cloned();
         if let Some(key) = of_host.filter(|_| runtime == Runtime::Docker && !auths.contains_key(server))
             && let Some(auth) = auths.remove(&key)
         {

@@ -84,13 +84,13 @@ impl Host {
         self.certificates.lock().changed = changed;
     }
 
-    /// Notes whether it refuses requests without TLS, as a server that has got TLS does: with 400, by closing the connection, or
-    /// by a redirect.
+    /// Notes whether it refuses requests without TLS, as a server that has got TLS does: with 400, with 404 (Traefik), by closing
+    /// the connection, or by a redirect.
     pub(super) fn note_protocol(&self, answer: &Result<Response, Fault>) {
         let may_have_tls = match answer {
             Ok(response) => {
                 let url = response.url();
-                response.status() == StatusCode::BAD_REQUEST
+                matches!(response.status(), StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND)
                     || (url.scheme() == "https" && url.host_str() == self.base.host_str())
             }
             Err(fault) => matches!(fault, Fault::Repository(_)),

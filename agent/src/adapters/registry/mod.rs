@@ -39,6 +39,7 @@ mod trust;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use http::{Method, StatusCode};
@@ -72,6 +73,10 @@ const MANIFEST_TYPES: &str = "application/vnd.oci.image.index.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, \
      application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.v2+json";
+
+/// How long an image whose last request got no answer in time lets the others of its registry go first: longer than a cycle takes
+/// to start all checks. Some repositories that hang would otherwise hold all slots first, each time.
+const BEHIND: Duration = Duration::from_secs(2);
 
 /// HTTP client for registries.
 #[derive(Debug)]
@@ -444,6 +449,9 @@ impl RegistryClient {
         let image = key(reference);
         if let Some(error) = host.results.backed_off(&image, urgency) {
             return Err(error);
+        }
+        if host.results.has_hung(&image) {
+            tokio::time::sleep(BEHIND).await;
         }
         let asked_at = Instant::now();
         // Boxed only during the request: the future is large, and hundreds may wait for a slot.
