@@ -12,7 +12,7 @@ use crate::model::image::{ImageId, Reference};
 use crate::model::image_config::ConfigChange;
 use crate::model::probe::Target;
 use crate::model::swarm::is_same_image;
-use crate::model::{Container, HookEvent, UpMode};
+use crate::model::{Container, HookEvent, State, UpMode};
 use crate::ports::GateQuestion;
 use crate::service::action::DisplacedTag;
 use crate::service::health::assess::StopTimes;
@@ -328,13 +328,22 @@ impl Deployment {
         expected.collect()
     }
 
-    /// Reports whether all that is brought up runs, on the new images where these change.
+    /// Reports whether all that is brought up runs, on the new images where these change, as many as before, and none half-made.
     pub(in crate::service) fn is_up(&self, containers: &[Container]) -> bool {
         let is_live = |was: &Baseline| {
             containers.iter().any(|c| c.compose_service == was.compose_service && c.is_live())
         };
+        let expected = self.expected_new(&[]);
+        let is_met = |one: &Expected| {
+            let is_of = |c: &&Container| c.compose_service == one.compose_service && c.image == one.image;
+            let made: Vec<&Container> = containers.iter().filter(is_of).collect();
+            let running = made.iter().filter(|c| c.state == State::Running).count();
+            let wanted = expected.iter().filter(|other| *other == one).count();
+            running >= wanted && made.iter().all(|c| c.state != State::Created)
+        };
         let (scope, model) = (self.plan.scope(), self.plan.definition.as_deref());
-        Expected::all_run(&self.expected_new(&[]), containers)
+        !expected.is_empty()
+            && expected.iter().all(is_met)
             && scope.iter().flat_map(|scope| scope.ran(model)).all(is_live)
     }
 

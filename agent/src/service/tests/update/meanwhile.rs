@@ -230,6 +230,20 @@ fn new_containers_that_another_compose_run_has_brought_up_are_put_on_probation()
 }
 
 #[test]
+fn a_disturbed_run_that_has_left_a_part_of_the_containers_behind_is_repeated() {
+    let (old, new) = (|n| on("web", IMAGE, "v1", n), |n| on("web", IMAGE, "v2", n));
+    let half_made = Container { state: State::Created, started_at: None, ..new(5) };
+    for left in [[&new(3), &old(2)], [&new(3), &half_made]] {
+        let mut scenario = about_to_start(&[&old(1), &old(2)]);
+        scenario.takes_step(fails("Error response from daemon: No such container: 12ab", &left));
+        let step = scenario.at(10).act();
+        assert!(matches!(step, Some(Action::Step(Step::Start(_)))), "{step:?}");
+        scenario.input(Input::Stepped(fails("No such container: 12ab", &[&new(3), &new(4)])));
+        assert_eq!(scenario.act(), None, "they are on probation");
+    }
+}
+
+#[test]
 fn a_compose_run_that_another_one_has_disturbed_is_repeated_and_no_fault_of_the_image() {
     let half_made = Container { state: State::Created, started_at: None, ..on("web", IMAGE, "v2", 2) };
     let mut scenario = about_to_start(&[&on("web", IMAGE, "v1", 1)]);
