@@ -347,10 +347,11 @@ impl Deployment {
             && scope.iter().flat_map(|scope| scope.ran(model)).all(is_live)
     }
 
-    /// Returns a compose service on a changed image of which no container is left. Somebody has removed them: compose makes the
+    /// Returns a compose service on a changed image of which no container is left, or stays. Somebody has removed them: compose makes the
     /// new one before it removes the old one. What the hook `before` has removed can't be told from that.
     pub(in crate::service) fn removed(&self, containers: &[Container]) -> Option<String> {
-        let is_gone = |name: &String| containers.iter().all(|c| c.compose_service != *name);
+        let is_of = |c: &Container, name: &str| c.compose_service == name && c.state != State::Removing;
+        let is_gone = |name: &String| !containers.iter().any(|c| is_of(c, name));
         let services = if self.plan.has_hook_before() { Vec::new() } else { self.plan.changed_services() };
         services.into_iter().find(is_gone)
     }

@@ -206,8 +206,9 @@ fn fails(cause: &str, left: &[&Container]) -> StepResult {
 #[test]
 fn what_somebody_has_taken_down_while_compose_ran_stays_down_and_blocks_nothing() {
     let db = on("db", DB, "db1", 1);
+    let about_to_go = Container { state: State::Removing, ..on("web", IMAGE, "v1", 1) };
     for cause in ["Error response from daemon: No such container: 12ab", "network shop_default not found"] {
-        for left in [vec![], vec![&db]] {
+        for left in [vec![], vec![&db], vec![&about_to_go]] {
             let mut scenario = about_to_start(&[&on("web", IMAGE, "v1", 1), &db]);
             scenario.takes_step(fails(cause, &left));
             let next = scenario.act();
@@ -216,6 +217,16 @@ fn what_somebody_has_taken_down_while_compose_ran_stays_down_and_blocks_nothing(
             assert!(scenario.last().message.contains("was removed by someone"), "{:?}", scenario.last());
         }
     }
+}
+
+#[test]
+fn an_image_that_has_failed_is_blocked_although_somebody_has_removed_another_container_of_it() {
+    let mut scenario = about_to_start(&[&on("web", IMAGE, "v1", 1), &on("worker", IMAGE, "v1", 1)]);
+    let crashed = Container { state: State::Exited, exit_code: 1, ..on("worker", IMAGE, "v2", 2) };
+    scenario.takes_step(fails("dependency failed to start: container worker exited (1)", &[&crashed]));
+    assert!(scenario.is_blocked());
+    let next = scenario.act();
+    assert!(matches!(next, Some(Action::Step(Step::Diagnose { .. }))), "{next:?}");
 }
 
 #[test]
