@@ -356,9 +356,13 @@ impl Deployment {
         services.into_iter().find(is_gone)
     }
 
-    /// Reports whether it makes sense to repeat a run that somebody else has disturbed.
+    /// Reports whether it makes sense to repeat a run that somebody else has disturbed. A rollback has attempts of its own, which
+    /// wait less, and soon leave alone what compose may stumble over for good.
     pub(in crate::service) fn is_unfinished(&self, containers: &[Container]) -> bool {
-        self.plan.cause.is_about_images() && !self.is_up(containers) && self.removed(containers).is_none()
+        self.plan.cause.is_about_images()
+            && matches!(self.phase, Phase::Start | Phase::Spread)
+            && !self.is_up(containers)
+            && self.removed(containers).is_none()
     }
 
     /// Reports whether a compose service that is left alone was well before the deployment, and no longer is.

@@ -277,6 +277,20 @@ fn a_compose_run_that_another_one_has_disturbed_is_repeated_and_no_fault_of_the_
 }
 
 #[test]
+fn a_rollback_that_is_disturbed_is_soon_limited_to_the_services_that_are_rolled_back() {
+    let bad = on("web", IMAGE, "v2", 2);
+    let crashed = Container { state: State::Exited, exit_code: 1, ..bad.clone() };
+    let mut scenario = Scenario::of(config());
+    scenario.brings_up(&[&on("web", IMAGE, "v1", 1)], &[&bad]);
+    scenario.at(2).look(&[&crashed]).at(3).look(&[&crashed]);
+    scenario.takes_step(StepResult::Diagnosed { log: String::new() });
+    scenario.takes_step(fails("Error response from daemon: No such container: vpn", &[&crashed]));
+    let step = scenario.at(10).act();
+    let Some(Action::Step(Step::Start(BringUp { up_mode, .. }))) = step else { panic!("{step:?}") };
+    assert_eq!(up_mode, UpMode::Services(vec!["web".into()]));
+}
+
+#[test]
 fn an_image_is_not_blocked_because_a_dependency_that_was_well_fails() {
     let (web, db) = (on("web", IMAGE, "v1", 1), on("db", DB, "db1", 1));
     let made = Container { state: State::Created, started_at: None, ..on("web", IMAGE, "v2", 2) };
