@@ -4,25 +4,31 @@
 use crate::ports::Compose;
 use crate::service::action::BringUp;
 
-/// Returns what `look` finds while no other compose run changes the project. If one does so for too long, `look` is called
-/// nevertheless, or, if the containers must be as they were before, `None` is returned.
+/// How often the project is looked at while one other run follows another: a rollback, and all else that brings up what is down,
+/// must not wait for ever.
+const LOOKS: usize = 2;
+
+/// Returns what `look` finds while no other compose run changes the project. If one does so for too long, or one follows another,
+/// that counts nevertheless, or, if the containers must be as they were before, `None` is returned.
 pub(super) async fn undisturbed<T, F: Future<Output = T>>(
     compose: &dyn Compose,
     start: &BringUp,
     mut look: impl FnMut() -> F,
 ) -> Option<T> {
-    loop {
+    let mut seen = None;
+    for _ in 0..LOOKS {
         compose.settle(&start.project).await;
         let is_busy = compose.is_in_use(&start.project).await;
         if is_busy && start.must_look {
             return None;
         }
-        let seen = look().await;
+        seen = Some(look().await);
         // Another one may have begun meanwhile: it takes compose some seconds to render the files.
         if is_busy || !compose.is_in_use(&start.project).await {
-            return Some(seen);
+            return seen;
         }
     }
+    seen.filter(|_| !start.must_look)
 }
 
 #[cfg(test)]
@@ -111,5 +117,12 @@ mod tests {
     async fn an_update_does_not_run_beside_another_run_that_does_not_end_and_a_rollback_does() {
         assert_eq!(looks(true, &[true]).await, (false, vec!["settle"]));
         assert_eq!(looks(false, &[true]).await, (true, vec!["settle", "look"]));
+    }
+
+    #[tokio::test]
+    async fn runs_that_follow_one_another_do_not_hold_up_a_rollback_for_ever() {
+        let twice = vec!["settle", "look", "settle", "look"];
+        assert_eq!(looks(false, &[false, true, false, true]).await, (true, twice.clone()));
+        assert_eq!(looks(true, &[false, true, false, true]).await, (false, twice), "an update waits");
     }
 }

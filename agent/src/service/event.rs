@@ -209,7 +209,7 @@ pub(in crate::service) enum FaultCause<'a> {
     ProbationInterrupted { images: &'a str, how: &'a Interference },
     /// Somebody has acted on the containers before compose was to run.
     Outdated { how: &'a Interference },
-    /// Another compose run changes the project, and does not end.
+    /// Another compose run changes the project, and does not end, or one follows another.
     Occupied,
     /// No container was created from a configured image.
     ImagesUnused { configured: &'a [Reference], used: &'a [&'a str] },

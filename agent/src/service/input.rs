@@ -282,7 +282,7 @@ pub enum StepResult {
         /// The containers.
         containers: Vec<Container>,
     },
-    /// Nothing was done, because another compose run changes the project, and does not end.
+    /// Nothing was done, because another compose run changes the project, and does not end, or one follows another.
     Occupied,
     /// Compose ran.
     Started {

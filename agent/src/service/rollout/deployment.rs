@@ -12,7 +12,7 @@ use crate::model::image::{ImageId, Reference};
 use crate::model::image_config::ConfigChange;
 use crate::model::probe::Target;
 use crate::model::swarm::is_same_image;
-use crate::model::{Container, HookEvent, UpMode};
+use crate::model::{Container, HookEvent, State, UpMode};
 use crate::ports::GateQuestion;
 use crate::service::action::DisplacedTag;
 use crate::service::health::assess::StopTimes;
@@ -328,27 +328,41 @@ impl Deployment {
         expected.collect()
     }
 
-    /// Reports whether all that is brought up runs, on the new images where these change.
+    /// Reports whether all that is brought up runs, on the new images where these change, as many as before, and none half-made.
     pub(in crate::service) fn is_up(&self, containers: &[Container]) -> bool {
         let is_live = |was: &Baseline| {
             containers.iter().any(|c| c.compose_service == was.compose_service && c.is_live())
         };
+        let expected = self.expected_new(&[]);
+        let is_met = |one: &Expected| {
+            let is_of = |c: &&Container| c.compose_service == one.compose_service && c.image == one.image;
+            let made: Vec<&Container> = containers.iter().filter(is_of).collect();
+            let running = made.iter().filter(|c| c.state == State::Running).count();
+            let wanted = expected.iter().filter(|other| *other == one).count();
+            running >= wanted && made.iter().all(|c| c.state != State::Created)
+        };
         let (scope, model) = (self.plan.scope(), self.plan.definition.as_deref());
-        Expected::all_run(&self.expected_new(&[]), containers)
+        !expected.is_empty()
+            && expected.iter().all(is_met)
             && scope.iter().flat_map(|scope| scope.ran(model)).all(is_live)
     }
 
-    /// Returns a compose service on a changed image of which no container is left. Somebody has removed them: compose makes the
+    /// Returns a compose service on a changed image of which no container is left, or stays. Somebody has removed them: compose makes the
     /// new one before it removes the old one. What the hook `before` has removed can't be told from that.
     pub(in crate::service) fn removed(&self, containers: &[Container]) -> Option<String> {
-        let is_gone = |name: &String| containers.iter().all(|c| c.compose_service != *name);
+        let is_of = |c: &Container, name: &str| c.compose_service == name && c.state != State::Removing;
+        let is_gone = |name: &String| !containers.iter().any(|c| is_of(c, name));
         let services = if self.plan.has_hook_before() { Vec::new() } else { self.plan.changed_services() };
         services.into_iter().find(is_gone)
     }
 
-    /// Reports whether it makes sense to repeat a run that somebody else has disturbed.
+    /// Reports whether it makes sense to repeat a run that somebody else has disturbed. A rollback has attempts of its own, which
+    /// wait less, and soon leave alone what compose may stumble over for good.
     pub(in crate::service) fn is_unfinished(&self, containers: &[Container]) -> bool {
-        self.plan.cause.is_about_images() && !self.is_up(containers) && self.removed(containers).is_none()
+        self.plan.cause.is_about_images()
+            && matches!(self.phase, Phase::Start | Phase::Spread)
+            && !self.is_up(containers)
+            && self.removed(containers).is_none()
     }
 
     /// Reports whether a compose service that is left alone was well before the deployment, and no longer is.

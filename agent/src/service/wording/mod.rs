@@ -590,7 +590,7 @@ pub(super) fn fault(cause: &FaultCause<'_>) -> String {
             interference(how)
         ),
         FaultCause::Occupied => {
-            "nothing was deployed: another compose run on the project has not ended within a minute"
+            "nothing was deployed: another compose run on the project has not ended within a minute, or one has followed another"
                 .to_owned()
         }
         FaultCause::ImagesUnused { configured, used } => {

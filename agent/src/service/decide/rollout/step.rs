@@ -283,7 +283,9 @@ impl Service {
         let left_behind = deployment.left_behind(containers);
         let expected = deployment.expected_new(&left_behind);
         if let Err(error) = up {
-            if let Some(compose_service) = deployment.removed(containers) {
+            let cause = deployment.likely_cause(containers, &self.durable.stops);
+            let is_to_blame = cause.is_some_and(|failure| !failure.bystander);
+            if let Some(compose_service) = deployment.removed(containers).filter(|_| !is_to_blame) {
                 deployment.snapshot.is_unused = false;
                 let how = Interference::Removed { compose_service };
                 return self.probation_seen(Outcome::Inconclusive(how), now);

@@ -206,8 +206,9 @@ fn fails(cause: &str, left: &[&Container]) -> StepResult {
 #[test]
 fn what_somebody_has_taken_down_while_compose_ran_stays_down_and_blocks_nothing() {
     let db = on("db", DB, "db1", 1);
+    let about_to_go = Container { state: State::Removing, ..on("web", IMAGE, "v1", 1) };
     for cause in ["Error response from daemon: No such container: 12ab", "network shop_default not found"] {
-        for left in [vec![], vec![&db]] {
+        for left in [vec![], vec![&db], vec![&about_to_go]] {
             let mut scenario = about_to_start(&[&on("web", IMAGE, "v1", 1), &db]);
             scenario.takes_step(fails(cause, &left));
             let next = scenario.act();
@@ -219,6 +220,16 @@ fn what_somebody_has_taken_down_while_compose_ran_stays_down_and_blocks_nothing(
 }
 
 #[test]
+fn an_image_that_has_failed_is_blocked_although_somebody_has_removed_another_container_of_it() {
+    let mut scenario = about_to_start(&[&on("web", IMAGE, "v1", 1), &on("worker", IMAGE, "v1", 1)]);
+    let crashed = Container { state: State::Exited, exit_code: 1, ..on("worker", IMAGE, "v2", 2) };
+    scenario.takes_step(fails("dependency failed to start: container worker exited (1)", &[&crashed]));
+    assert!(scenario.is_blocked());
+    let next = scenario.act();
+    assert!(matches!(next, Some(Action::Step(Step::Diagnose { .. }))), "{next:?}");
+}
+
+#[test]
 fn new_containers_that_another_compose_run_has_brought_up_are_put_on_probation() {
     let new = on("web", IMAGE, "v2", 2);
     let mut scenario = about_to_start(&[&on("web", IMAGE, "v1", 1)]);
@@ -227,6 +238,20 @@ fn new_containers_that_another_compose_run_has_brought_up_are_put_on_probation()
     assert_eq!(scenario.act(), None);
     scenario.at(11).look(&[&new]);
     assert_eq!(scenario.last().event, Kind::UPDATED, "{:?}", scenario.entries);
+}
+
+#[test]
+fn a_disturbed_run_that_has_left_a_part_of_the_containers_behind_is_repeated() {
+    let (old, new) = (|n| on("web", IMAGE, "v1", n), |n| on("web", IMAGE, "v2", n));
+    let half_made = Container { state: State::Created, started_at: None, ..new(5) };
+    for left in [[&new(3), &old(2)], [&new(3), &half_made]] {
+        let mut scenario = about_to_start(&[&old(1), &old(2)]);
+        scenario.takes_step(fails("Error response from daemon: No such container: 12ab", &left));
+        let step = scenario.at(10).act();
+        assert!(matches!(step, Some(Action::Step(Step::Start(_)))), "{step:?}");
+        scenario.input(Input::Stepped(fails("No such container: 12ab", &[&new(3), &new(4)])));
+        assert_eq!(scenario.act(), None, "they are on probation");
+    }
 }
 
 #[test]
@@ -249,6 +274,20 @@ fn a_compose_run_that_another_one_has_disturbed_is_repeated_and_no_fault_of_the_
     assert!(matches!(next, Some(Action::Step(Step::Diagnose { .. }))), "{next:?}");
     assert!(ups > 5, "a person's run takes its time");
     assert!(!scenario.is_blocked());
+}
+
+#[test]
+fn a_rollback_that_is_disturbed_is_soon_limited_to_the_services_that_are_rolled_back() {
+    let bad = on("web", IMAGE, "v2", 2);
+    let crashed = Container { state: State::Exited, exit_code: 1, ..bad.clone() };
+    let mut scenario = Scenario::of(config());
+    scenario.brings_up(&[&on("web", IMAGE, "v1", 1)], &[&bad]);
+    scenario.at(2).look(&[&crashed]).at(3).look(&[&crashed]);
+    scenario.takes_step(StepResult::Diagnosed { log: String::new() });
+    scenario.takes_step(fails("Error response from daemon: No such container: vpn", &[&crashed]));
+    let step = scenario.at(10).act();
+    let Some(Action::Step(Step::Start(BringUp { up_mode, .. }))) = step else { panic!("{step:?}") };
+    assert_eq!(up_mode, UpMode::Services(vec!["web".into()]));
 }
 
 #[test]
