@@ -26,11 +26,16 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# enter ROOT_PACKAGES...: boots a fresh machine of RELEASE, without a network.
+# enter [PACKAGE]: boots a fresh machine of RELEASE, with this package.
 enter() {
-    local name="$RELEASE-systemd"
-    [ "$#" -eq 0 ] || name="$RELEASE-systemd-$1"
-    bring_root "$RELEASE" "$name" systemd systemd-sysv dbus "$@" || die "no root file system of $RELEASE"
+    boot "$RELEASE-systemd${1:+-$1}" systemd systemd-sysv dbus "$@"
+}
+
+# boot NAME PACKAGE...: boots a fresh machine of RELEASE with these packages, without a network.
+boot() {
+    local name="$1"
+    shift
+    bring_root "$RELEASE" "$name" "$@" || die "no root file system of $RELEASE"
     MACHINE="$WORK/$RELEASE-$RANDOM"
     mkdir "$MACHINE"
     if ! { machine_boot "$MACHINE" "$ENGINES_CACHE/$name" --private-network --bind-ro="$OUT:/packages" \
@@ -383,7 +388,8 @@ check_apk() {
             FAULTS=$((FAULTS + 1))
         fi
     done
-    enter openrc busybox-static logrotate
+    # Without systemd-sysv, which conflicts with OpenRC.
+    boot "$RELEASE-openrc" systemd dbus openrc busybox-static logrotate procps
     # As if booted by OpenRC; and what BusyBox of Alpine Linux has, but not that of Debian.
     in_machine sh -c 'mkdir -p /run/openrc && touch /run/openrc/softlevel && cd /usr/local/bin &&
         printf "#!/bin/sh\nexec groupadd --system \"\$2\"\n" >addgroup &&
