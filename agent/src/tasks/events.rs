@@ -167,7 +167,7 @@ impl Events {
     /// Passes on what the engine remembers, before any service is told that the engine is back: a person who is stopping a
     /// container must not be taken for a container that is unwell. Returns the time from which the stream is to be read: all of
     /// this once more if it could not be read to its end, or else a moment before that.
-    async fn read_past(&self) -> i64 {
+    async fn read_past(&mut self) -> i64 {
         // As late as possible: until the stream is open, nobody listens.
         let now = i64::try_from(self.clock.now().as_nanosecond()).unwrap_or(i64::MAX);
         // The engine's event buffer may contain requested stops that happened during the gap. If the clock was set back, the
@@ -177,6 +177,7 @@ impl Events {
         let Ok(mut past) = self.engine.events(since, Some(now)).await else { return since };
         let all = async {
             while let Some(event) = past.next().await {
+                self.last_nano = event.time_nano;
                 self.forward(&event);
             }
         };

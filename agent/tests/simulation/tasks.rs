@@ -18,6 +18,7 @@ use evenkeel_common::systemd::{ServiceManager, watchdog_loop};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep};
 
+use super::world::Act;
 use super::*;
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -133,6 +134,11 @@ async fn no_heartbeat_is_sent_to_the_service_manager_while_one_worker_hangs() {
 #[tokio::test(start_paused = true)]
 async fn past_events_are_read_from_a_day_ago_and_the_stream_begins_a_minute_ago() {
     let fake = new_world();
+    fake.compose_service("web", &reference(WEB));
+    fake.add_image(&reference(WEB), "v1", Behaviour::Good, true);
+    fake.push(&reference(WEB), "v1", Behaviour::Good);
+    fake.operator_up();
+    sleep(10 * MINUTE).await;
     let (_workers, listeners) = watch::channel(Workers::default());
     let (_health, health) = watch::channel(EngineHealth::default());
     let events = Events {
@@ -145,14 +151,22 @@ async fn past_events_are_read_from_a_day_ago_and_the_stream_begins_a_minute_ago(
         ended_at: None,
         ran_since: None,
     };
+    let script = async {
+        sleep(MINUTE).await;
+        fake.act(Act::StreamBreaks);
+        sleep(MINUTE).await;
+    };
     tokio::select! {
         () = events.run(CancellationToken::new()) => unreachable!("it is never stopped"),
-        () = sleep(MINUTE) => {}
+        () = script => {}
     }
     let reads = fake.event_reads();
-    let [(of_past, Some(until)), (of_stream, None)] = reads[..] else { panic!("{reads:?}") };
+    let [(of_past, Some(until)), (of_stream, None), (again, Some(_)), (_, None)] = reads[..] else {
+        panic!("{reads:?}")
+    };
     let seconds_before = |at: i64| (until - at) / 1_000_000_000;
     assert_eq!((seconds_before(of_past), seconds_before(of_stream)), (86_460, 60));
+    assert!(seconds_before(again) <= 660, "those that were read are known: {reads:?}");
 }
 
 fn published(tag: &str) -> PublishedImage {

@@ -486,7 +486,8 @@ impl Engine for DockerEngine {
     ) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
         let time = |nano: i64| format!("{}.{:09}", nano / 1_000_000_000, nano % 1_000_000_000);
         // Podman remembers the result of each probe.
-        let wanted = convert::EVENTS.iter().filter(|event| until_nano.is_none() || **event != convert::HEALTH);
+        let wanted =
+            convert::EVENTS.iter().filter(|event| until_nano.is_none() || **event != convert::HEALTH);
         let filters = json!({ "type": ["container"], "event": wanted.collect::<Vec<_>>() }).to_string();
         let client = self.connection.fresh().await?;
         Ok(events::of(client, filters, time(since_nano), until_nano.map(time)))

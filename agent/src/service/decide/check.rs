@@ -419,8 +419,10 @@ impl Service {
         // A failed deployment does not resolve itself: no container that it created but did not start may be left.
         let has_unstarted = || self.containers().iter().any(|c| c.state == State::Created);
         // The gate command that failed before a restart of the agent has yet to be asked again.
-        let is_unasked =
-            |fault: &StandingFault| fault.since < self.begun && self.gate_command.is_unanswered();
+        let of_command = wording::command_failed("");
+        let is_unasked = |fault: &StandingFault| {
+            fault.since < self.begun && fault.text.contains(&of_command) && self.gate_command.is_unanswered()
+        };
         let is_resolved = |fault: &StandingFault| {
             if fault.from_check { !is_unasked(fault) } else { self.wanted.is_none() && !has_unstarted() }
         };

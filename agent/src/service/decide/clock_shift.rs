@@ -52,9 +52,7 @@ impl Durable {
             deployment.outage.forget();
         }
         self.change_times(SignedDuration::MAX, &|at, _| move_by(at, by));
-        for (exit, _) in self.watch.iter_mut().flat_map(|watch| &mut watch.exits) {
-            move_by(exit, by);
-        }
+        self.watch.iter_mut().for_each(|watch| watch.clock_was_set(by));
         self.images.found_mut().for_each(|found| move_by(&mut found.first_seen, by));
         if let Some(clock) = &mut self.clock {
             move_by(&mut clock.at, by);

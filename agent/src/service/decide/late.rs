@@ -25,6 +25,7 @@ impl Service {
             until: now.checked_add(length).unwrap_or(Timestamp::MAX),
             images: changes.iter().map(|change| change.configured.clone()).collect(),
             exits: Vec::new(),
+            clock_set: Vec::new(),
         });
     }
 
@@ -76,12 +77,11 @@ impl Service {
         let is_stopped = stop.is_some_and(of_this_run);
         // It has finished its work, even if the engine starts it again (DECISIONS 5).
         let has_finished = exit_code == 0;
-        let exit = (at, id.to_owned());
-        let exits = &mut self.durable.watch[watching].exits;
-        if is_own || is_stopped || has_finished || exits.contains(&exit) {
+        let watch = &mut self.durable.watch[watching];
+        if is_own || is_stopped || has_finished || watch.has_noted(at, id) {
             return;
         }
-        exits.push(exit);
+        watch.exits.push((at, id.to_owned()));
         self.inspections.request_by(at + SETTLED);
     }
 

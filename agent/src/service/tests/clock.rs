@@ -131,7 +131,8 @@ fn after_a_boot_with_a_clock_that_was_behind_nothing_waits_longer_than_it_may() 
     };
     scenario.service.durable.postponed = vec![waits(now + 6 * hour)];
     let (images, exits) = (vec![IMAGE.to_owned()], Vec::new());
-    scenario.service.durable.watch = vec![LateWatch { since: now, until: now + hour, images, exits }];
+    let (clock_set, until) = (Vec::new(), now + hour);
+    scenario.service.durable.watch = vec![LateWatch { since: now, until, images, exits, clock_set }];
     let behind = -100 * LONG;
     scenario.at(behind).starts("two", behind - 5);
     // The network is up, so the clock is set.
@@ -153,7 +154,8 @@ fn times_ahead_that_are_within_their_delay_stay_after_a_boot() {
     let mut scenario = Scenario::of(with(UpdateConfig { watch: hour, ..UpdateConfig::default() }));
     scenario.at(0).starts("one", -1000);
     let (images, exits) = (vec![IMAGE.to_owned()], Vec::new());
-    let watch = LateWatch { since: scenario.now, until: scenario.now + hour, images, exits };
+    let (since, until, clock_set) = (scenario.now, scenario.now + hour, Vec::new());
+    let watch = LateWatch { since, until, images, exits, clock_set };
     scenario.service.durable.watch = vec![watch.clone()];
     scenario.at(600).starts("two", 590);
     assert_eq!(scenario.service.durable().watch, [watch]);

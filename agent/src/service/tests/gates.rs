@@ -258,6 +258,20 @@ fn the_fault_of_a_gate_command_stays_until_the_command_has_answered_after_a_relo
 }
 
 #[test]
+fn the_end_of_another_fault_does_not_wait_for_the_gate_command_after_a_reload() {
+    let mut scenario = Scenario::of(with(asked()));
+    let mut away = found('2');
+    away.images[0].remote = None;
+    let why = crate::service::observation::Unanswered::Failed("the registry is away".into());
+    away.unanswered.insert(IMAGE.into(), why);
+    scenario.at(0).poll(away);
+    assert_eq!(scenario.kinds(), [Kind::ERROR]);
+    scenario.at(60).reconfigures(with(asked())).poll(found('2'));
+    assert!(scenario.kinds().contains(&Kind::RECOVERED));
+    assert!(scenario.asks_command());
+}
+
+#[test]
 fn an_approval_is_for_the_digest_that_was_looked_at() {
     let mut scenario = Scenario::of(with(approved()));
     assert_eq!(scenario.approve(None), ServiceReply::NothingWaiting);

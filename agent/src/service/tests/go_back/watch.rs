@@ -111,3 +111,24 @@ fn crashes_count_after_the_clock_was_set_back() {
     scenario.later(30).looks();
     assert_eq!(scenario.goes_back(), Some(LateFailure::Crashes { crashes: 3, minutes: 10 }));
 }
+
+/// As after a restart of the agent, or after a cut connection.
+#[test]
+fn a_crash_that_is_reported_again_after_the_clock_was_set_counts_once() {
+    for set_by in [&[5][..], &[-5], &[40, -3]] {
+        let mut scenario = on_watch();
+        let mut reported = Vec::new();
+        for _ in 0..2 {
+            scenario.later(30).crashes();
+            reported.push(scenario.now);
+        }
+        for by in set_by {
+            scenario.later(60).service.shift(SignedDuration::from_secs(*by));
+            scenario.later(*by);
+        }
+        for at in reported {
+            scenario.input(Input::Event { at, id: "web-2".into(), what: EventKind::Die { exit_code: 1 } });
+        }
+        assert_eq!(scenario.watched_images(), [(vec![IMAGE], 2)], "{set_by:?}");
+    }
+}
