@@ -220,6 +220,7 @@ mod tests {
             assert_eq!(said, expected, "{more}");
         }
     }
+
     #[test]
     fn an_old_report_is_never_good_news() {
         for (more, expected) in [
