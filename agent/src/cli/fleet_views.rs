@@ -1,5 +1,7 @@
 //! Human-readable output of `evenkeel fleet`: freezes, withheld digests, and the images of each machine.
 
+use std::collections::BTreeSet;
+
 use evenkeel_common::wire::{CellVerdict, FailedDigest, FleetCell, FleetImages, Freeze};
 use jiff::{SignedDuration, Timestamp};
 
@@ -47,9 +49,10 @@ pub(super) fn map(map: &FleetImages, terminal: Terminal, now: Timestamp) -> Stri
 /// Says what the table does not show.
 fn omissions(map: &FleetImages, terminal: Terminal) -> String {
     let mut out = String::new();
-    let has_cell =
-        |id: &String| map.images.iter().flat_map(|image| &image.cells).any(|cell| cell.machine == *id);
-    let silent: Vec<&str> = map.machines.iter().filter(|id| !has_cell(id)).map(String::as_str).collect();
+    let cells = map.images.iter().flat_map(|image| &image.cells);
+    let listed: BTreeSet<&str> = cells.map(|cell| cell.machine.as_str()).collect();
+    let silent: Vec<&str> =
+        map.machines.iter().map(String::as_str).filter(|id| !listed.contains(id)).collect();
     if !silent.is_empty() {
         out.push_str(&terminal.wrap("no images listed for: ", &silent.join(", ")));
     }
@@ -220,6 +223,7 @@ mod tests {
             assert_eq!(said, expected, "{more}");
         }
     }
+
     #[test]
     fn an_old_report_is_never_good_news() {
         for (more, expected) in [

@@ -44,7 +44,7 @@ pub struct DecisionsResponse {
 /// Why no warden answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FleetError {
-    /// No warden is configured, or none supports fleets (the predecessor, older versions).
+    /// No warden is configured, or none supports fleets (the predecessor).
     #[error("the warden makes no decisions for a fleet")]
     NoFleet,
     /// No warden gave a usable answer. Holds the first failure.

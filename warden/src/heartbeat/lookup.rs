@@ -13,7 +13,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use rustix::io::Errno;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Timeout of a lookup: shorter than that of a probe, so that a resolver without a network does not look like an agent that
 /// hangs.
@@ -40,13 +40,13 @@ impl Lookup {
         Self { system: Arc::new(system), threads: Arc::new(Semaphore::new(MAX_CONCURRENT)) }
     }
 
-    /// Returns the addresses of a name. Without a free thread the error is `EAGAIN`: that other lookups have no answer says
-    /// nothing about this name.
+    /// Returns the addresses of a name. If it got no thread, or got one late, the error is `EAGAIN`: that other lookups have no
+    /// answer says nothing about this name.
     async fn look_up(&self, name: String) -> io::Result<Vec<SocketAddr>> {
-        let (system, mut is_running) = (self.system.clone(), false);
+        let (system, mut begun) = (self.system.clone(), None::<Instant>);
         let looking_up = async {
             let thread = self.threads.clone().acquire_owned().await.map_err(io::Error::other)?;
-            is_running = true;
+            begun = Some(Instant::now());
             let call = move || {
                 // Held until the call returns, whether or not somebody still waits for it.
                 let _thread = thread;
@@ -56,7 +56,7 @@ impl Lookup {
         };
         match timeout(TIMEOUT, looking_up).await {
             Ok(found) => found,
-            Err(_) if is_running => {
+            Err(_) if begun.is_some_and(|begun| begun.elapsed() >= TIMEOUT / 2) => {
                 let why = format!("no answer to the lookup of its name within {} s", TIMEOUT.as_secs());
                 Err(io::Error::new(io::ErrorKind::TimedOut, why))
             }
@@ -97,9 +97,12 @@ impl Resolve for Lookup {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
 
     use futures_util::future::{join, join_all};
+    use parking_lot::Mutex;
     use tokio::runtime::{Builder, Handle};
+    use tokio::time::advance;
 
     use super::*;
 
@@ -143,6 +146,34 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(Errno::AGAIN.raw_os_error()));
         drop(others);
         assert!(lookup.look_up("agent.example".to_owned()).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_that_got_its_thread_late_is_not_one_without_an_answer() {
+        let again = Some(Errno::AGAIN.raw_os_error());
+        for (wait, expected) in [(Duration::ZERO, None), (TIMEOUT - Duration::from_millis(100), again)] {
+            let (end, never) = mpsc::channel::<()>();
+            let begun = Arc::new(Semaphore::new(0));
+            let (begins, never) = (begun.clone(), Mutex::new(never));
+            let lookup = Lookup::with(move |_| {
+                begins.add_permits(1);
+                let _ = never.lock().recv();
+                Ok(Vec::new())
+            });
+            let all = u32::try_from(MAX_CONCURRENT).unwrap();
+            let others = lookup.threads.clone().acquire_many_owned(all).await.unwrap();
+            // The name is asked first.
+            let name = lookup.look_up("agent.example".to_owned());
+            let meanwhile = async {
+                advance(wait).await;
+                drop(others);
+                assert!(begun.acquire().await.is_ok());
+                advance(TIMEOUT - wait + Duration::from_millis(10)).await;
+            };
+            let (found, ()) = join(name, meanwhile).await;
+            assert_eq!(found.unwrap_err().raw_os_error(), expected, "{wait:?}");
+            drop(end);
+        }
     }
 
     #[tokio::test]

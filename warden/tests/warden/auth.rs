@@ -73,6 +73,36 @@ async fn users_authenticate_by_query_cookie_or_bearer_where_each_is_allowed() {
     warden.finish().await;
 }
 
+/// Each of them is checked before the body is read.
+#[tokio::test]
+async fn users_freeze_thaw_and_unblock_with_a_session_or_the_token_as_cookie_or_bearer() {
+    let warden = TestWarden::start();
+    let page = warden.get(&format!("/?token={API_TOKEN}"), "").await;
+    let session = header(&page, "set-cookie").unwrap().split(';').next().unwrap();
+    let ask = async |path: &str, headers: &str| {
+        let head = format!("POST {path} HTTP/1.1\r\nhost: w\r\nconnection: close\r\n{headers}");
+        status(&warden.send(&format!("{head}content-length: 2\r\n\r\n{{}}")).await)
+    };
+    // The other bodies lack fields.
+    for (path, expected) in [("/freeze", 400), ("/thaw", 200), ("/unblock", 400)] {
+        for headers in [
+            format!("cookie: a=b; {session}\r\n"),
+            format!("cookie: token={API_TOKEN}\r\n"),
+            format!("authorization: Bearer {API_TOKEN}\r\n"),
+            format!("authorization: Basic cHJveHk6\r\ncookie: {session}\r\n"),
+        ] {
+            assert_eq!(ask(path, &headers).await, expected, "{path} {headers}");
+        }
+        for headers in
+            [String::new(), format!("authorization: Bearer {A}\r\n"), format!("cookie: {session}x\r\n")]
+        {
+            assert_eq!(ask(path, &headers).await, 401, "{path} {headers}");
+        }
+        assert_eq!(ask(&format!("{path}?token={API_TOKEN}"), "").await, 401, "{path}");
+    }
+    warden.finish().await;
+}
+
 #[tokio::test]
 async fn the_page_sets_a_session_cookie_and_does_not_contain_the_token() {
     let warden = TestWarden::start();
