@@ -19,7 +19,7 @@ const UNIT_VARIABLES: &str = "warden.env";
 /// The paths that the warden uses by default.
 const FILES: [Line; 3] = [
     (DEFAULT_CONFIG, "Configuration of the warden."),
-    ("/etc/evenkeel/warden.env", "Environment variables for the configuration, read when the service starts."),
+    ("/etc/evenkeel/warden.env", "Variables used in the configuration, read when the service starts."),
     ("/var/lib/evenkeel-warden", "Stored entries and the state of each machine."),
 ];
 
