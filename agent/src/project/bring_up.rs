@@ -456,8 +456,8 @@ async fn keep_hashes(
         return Ok(None);
     }
     Ok(Some(format!(
-        "A dependency of {} is not running, not healthy, was edited or was made anew by another tool, so compose was called \
-         with --no-deps. The next `compose up -d` of a person will make the container anew.",
+        "A dependency of {} is not running, not healthy, not in one of its networks, was edited or was made anew by another \
+         tool, so compose was called with --no-deps. The next `compose up -d` of a person will make the container anew.",
         names.join(", ")
     )))
 }

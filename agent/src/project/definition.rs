@@ -101,6 +101,7 @@ impl Comparison {
         let differences = self.rendered.differences(&[service.to_owned()], &self.running);
         self.rendered.is_exact(service, &self.running)
             && !self.running.is_relabelled(service)
+            && !self.rendered.lacks_network(service, &self.running)
             && differences.iter().all(|one| one.is_of_connections() || one.is_beside_files())
     }
 }
@@ -336,22 +337,28 @@ mod tests {
 
     #[test]
     fn a_dependency_that_was_taken_from_a_network_is_not_left_alone_although_the_hash_is_equal() {
-        let is_exact = |networks: Value| {
-            let model = json!({ "services": { "db": { "networks": { "default": null } } } });
+        let is_exact = |version: &str, networks: Value| {
+            let model = json!({ "services": { "db": { "networks": { "back": null, "default": null } } } });
             let rendered = Rendered {
                 model: serde_json::from_value(model).expect("a model"),
                 hashes: [("db".to_owned(), "same".to_owned())].into(),
                 ..Rendered::default()
             };
-            let labels =
-                json!({ "com.docker.compose.service": "db", "com.docker.compose.config-hash": "same" });
+            let labels = json!({
+                "com.docker.compose.service": "db",
+                "com.docker.compose.config-hash": "same",
+                "com.docker.compose.version": version,
+            });
             let container =
                 json!({ "Config": { "Labels": labels }, "NetworkSettings": { "Networks": networks } });
             let running = Running { containers: vec![container], ..Running::default() };
             Comparison { rendered, running }.is_exact("db")
         };
-        assert!(is_exact(json!({ "default": {} })));
-        assert!(!is_exact(json!({})));
+        // An older one may have forgotten a network, for which another one makes the container anew.
+        for version in ["2.24.6", "2.40.0"] {
+            assert!(is_exact(version, json!({ "back": {}, "default": {} })), "{version}");
+            assert!(!is_exact(version, json!({ "default": {} })), "{version}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod proxies;
 mod security;
+mod since;
 mod uncommon;
 mod updated;
 
@@ -13,7 +14,6 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{PROJECT_LABEL, SERVICE_LABEL, label};
 use crate::model::compose::{Model, duration};
 use crate::model::container::is_full_id;
 
@@ -398,36 +398,6 @@ impl Sides<'_> {
         self.wanted("container_name").is_some_and(|wanted| plain(wanted) != self.name())
     }
 
-    /// Reports whether the files give the container a name.
-    pub(super) fn has_own_name(&self) -> bool {
-        self.wanted("container_name").is_some()
-    }
-
-    /// Reports whether the container has another name than that of the files, or without one, that compose makes. While compose
-    /// replaces a container, its name begins with an ID.
-    pub(super) fn is_renamed(&self) -> bool {
-        const ID_LENGTH: usize = 12;
-        let (project, service) = (label(self.container, PROJECT_LABEL), label(self.container, SERVICE_LABEL));
-        let own = self.wanted("container_name").map(plain);
-        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        let is_expected = |name: &str| match &own {
-            Some(own) => name == own,
-            None => ["-", "_"].into_iter().any(|separator| {
-                let start = [project, service, ""].join(separator);
-                name.strip_prefix(start.as_str()).is_some_and(is_number)
-            }),
-        };
-        let name = self.name();
-        let is_temporary =
-            || name.split_once('_').is_some_and(|(id, rest)| id.len() == ID_LENGTH && is_expected(rest));
-        !name.is_empty() && !project.is_empty() && !is_expected(name) && !is_temporary()
-    }
-
-    /// Reports whether its main process runs, as far as the engine tells.
-    pub(super) fn is_running(&self) -> bool {
-        self.actual("/State/Running").and_then(Value::as_bool).unwrap_or(true)
-    }
-
     fn stop_grace_period_differs(&self) -> bool {
         let actual =
             self.actual("/Config/StopTimeout").and_then(Value::as_i64).filter(|seconds| *seconds != 10);
@@ -546,22 +516,6 @@ impl Sides<'_> {
         let actual = self.actual("/NetworkSettings/Networks")?.as_object()?;
         let wanted = self.wanted("networks")?.as_object()?.keys().map(|key| self.network_name(key));
         Some((wanted.collect(), actual.keys().cloned().collect()))
-    }
-
-    /// Returns the networks that the container is connected to and that its definition does not name: compose connects it to
-    /// no others, so that somebody did later.
-    pub(super) fn other_networks(&self) -> Vec<String> {
-        let Some((wanted, mut actual)) = self.networks() else { return Vec::new() };
-        actual.retain(|name| !wanted.contains(name));
-        actual
-    }
-
-    /// Returns the networks that the definition of the container names and that it is not connected to: somebody has taken it
-    /// from them, or they have another name since.
-    pub(super) fn lacking_networks(&self) -> Vec<String> {
-        let Some((mut wanted, actual)) = self.networks() else { return Vec::new() };
-        wanted.retain(|name| !actual.contains(name));
-        wanted
     }
 
     fn network_name(&self, key: &str) -> String {

@@ -124,7 +124,7 @@ impl Difference {
     }
 
     /// Reports whether nothing in the files differs: only settings that were changed since, or variables of docker's proxies. A
-    /// network that a container was taken from is not beside them: compose may make the container anew for it.
+    /// network that a container was taken from is not beside them: whoever did that wants it cut off.
     pub fn is_beside_files(&self) -> bool {
         let is_beside = |what: &String| what.ends_with(CHANGED_SINCE) || what.ends_with(OF_PROXIES);
         !self.what.is_empty() && self.what.iter().all(is_beside)
@@ -188,10 +188,11 @@ impl Rendered {
                         connected.extend(others);
                     } else if !others.is_empty() {
                         what.push("networks".to_owned());
-                    } else if sides.is_running() {
-                        // One that does not run may be half made, by a compose that was interrupted.
-                        let lacking = lacking.into_iter();
-                        what.extend(lacking.map(|network| format!("network {network}{DISCONNECTED_SINCE}")));
+                    } else {
+                        let disconnected = sides.disconnected().into_iter();
+                        what.extend(
+                            disconnected.map(|network| format!("network {network}{DISCONNECTED_SINCE}")),
+                        );
                     }
                 } else {
                     what.extend(self.difference(service, &sides));
@@ -261,6 +262,15 @@ impl Rendered {
     pub fn is_exact(&self, name: &str, running: &Running) -> bool {
         let of_definition = [&self.hashes, &self.resolved];
         running.of_service(name).all(|container| is_one_of(of_definition, name, label(container, HASH_LABEL)))
+    }
+
+    /// Reports whether a running container of a compose service is not connected to one of its networks: some versions of compose
+    /// make it anew for that, although its hash is the same.
+    pub fn lacks_network(&self, name: &str, running: &Running) -> bool {
+        let Some(service) = self.model.service(name) else { return false };
+        running.of_service(name).any(|container| {
+            Sides { service: service.element(), model: &self.model, container, image: None }.lacks_network()
+        })
     }
 
     fn is_known_hash(&self, name: &str, hash: &str) -> bool {

@@ -47,6 +47,32 @@ fn a_network_that_a_running_container_was_taken_from_differs_although_the_hash_i
 }
 
 #[test]
+fn a_network_that_compose_may_have_forgotten_is_no_difference_and_lacks_all_the_same() {
+    let of = |version: &str, networks: Value| {
+        let model = json!({ "services": { "web": { "networks": { "back": null, "front": null } } } });
+        let rendered = Rendered {
+            model: serde_json::from_value(model).expect("a model"),
+            hashes: BTreeMap::from([("web".to_owned(), "new".to_owned())]),
+            ..Rendered::default()
+        };
+        let labels = json!({ SERVICE_LABEL: "web", HASH_LABEL: "new", VERSION_LABEL: version });
+        let container =
+            json!({ "Config": { "Labels": labels }, "NetworkSettings": { "Networks": networks } });
+        let running = Running { containers: vec![container], ..Running::default() };
+        let differences = rendered.differences(&["web".to_owned()], &running);
+        (differences.is_empty(), rendered.lacks_network("web", &running))
+    };
+    for version in ["2.20.0", "2.24.6", "v2.24.6", "2.24.6+ds1-0ubuntu2"] {
+        assert_eq!(of(version, json!({ "front": {} })), (true, true), "{version}");
+        assert_eq!(of(version, json!({})), (false, true), "it forgets no more than one: {version}");
+    }
+    for version in ["2.24.7", "2.26.1-4", "v5.0.0", "dev", ""] {
+        assert_eq!(of(version, json!({ "front": {} })), (false, true), "{version}");
+        assert_eq!(of(version, json!({ "back": {}, "front": {} })), (true, false), "{version}");
+    }
+}
+
+#[test]
 fn a_container_that_was_renamed_differs_although_the_hash_is_equal() {
     let named = |service: &Value, hash: &str, name: &str| -> Vec<String> {
         let found = made_with(hash, service.clone(), json!({ "Name": format!("/{name}") }));
