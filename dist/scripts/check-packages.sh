@@ -391,7 +391,7 @@ check_apk() {
     # Without systemd-sysv, which conflicts with OpenRC.
     boot "$RELEASE-openrc" systemd dbus openrc busybox-static logrotate procps
     # As if booted by OpenRC; and what BusyBox of Alpine Linux has, but not that of Debian.
-    in_machine sh -c 'mkdir -p /run/openrc && touch /run/openrc/softlevel && cd /usr/local/bin &&
+    in_machine sh -c 'mkdir -p /run/openrc && touch /run/openrc/softlevel && rc-update -u && cd /usr/local/bin &&
         printf "#!/bin/sh\nexec groupadd --system \"\$2\"\n" >addgroup &&
         printf "#!/bin/sh\nfor user; do :; done\nexec useradd --system -g \"\$user\" -d \"/var/lib/\$user\" \"\$user\"\n" >adduser &&
         chmod 755 addgroup adduser'

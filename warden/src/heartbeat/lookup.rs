@@ -151,7 +151,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_name_that_got_its_thread_late_is_not_one_without_an_answer() {
         let again = Some(Errno::AGAIN.raw_os_error());
-        for (wait, expected) in [(Duration::ZERO, None), (TIMEOUT - Duration::from_millis(100), again)] {
+        for (wait, expected) in
+            [(Duration::ZERO, None), (TIMEOUT.saturating_sub(Duration::from_millis(100)), again)]
+        {
             let (end, never) = mpsc::channel::<()>();
             let begun = Arc::new(Semaphore::new(0));
             let (begins, never) = (begun.clone(), Mutex::new(never));
@@ -168,7 +170,7 @@ mod tests {
                 advance(wait).await;
                 drop(others);
                 assert!(begun.acquire().await.is_ok());
-                advance(TIMEOUT - wait + Duration::from_millis(10)).await;
+                advance(TIMEOUT.saturating_sub(wait) + Duration::from_millis(10)).await;
             };
             let (found, ()) = join(name, meanwhile).await;
             assert_eq!(found.unwrap_err().raw_os_error(), expected, "{wait:?}");
