@@ -11,8 +11,6 @@ case " $* " in
 *" --test "* | *" --crate-type bin "*)
     driver="${1%/*}/clippy-driver"
     [ -x "$driver" ] || driver="$("$1" --print sysroot)/bin/clippy-driver"
-    # As cargo-clippy passes its arguments.
-    export CLIPPY_ARGS="${EVENKEEL_LINTS:+${EVENKEEL_LINTS}__CLIPPY_HACKERY__}"
     exec "$driver" "$@"
     ;;
 *) exec "$@" ${EVENKEEL_LINTS:+"$EVENKEEL_LINTS"} ;;
