@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// Docker Hub's host in image references.
 pub const HUB: &str = "docker.io";
 
+/// Host that podman gives to images that are only on this machine.
+pub const LOCAL_HOST: &str = "localhost";
+
 /// Host of the tags that pin old images during a deployment. No registry can have this name.
 pub const PIN_HOST: &str = "evenkeel.hold";
 

@@ -8,8 +8,9 @@ use serde::Serialize;
 use super::labels::{self, Labels, Wish};
 use crate::model::errors::is_not_in_registry;
 use crate::model::handover::asked;
+use crate::model::image::LOCAL_HOST;
 use crate::model::{
-    Container, Digest, Model, Obstacle, Order, Origin, Reference, RegistryError, RestartPolicy,
+    Container, Digest, Model, ModelService, Obstacle, Order, Origin, Reference, RegistryError, RestartPolicy,
 };
 
 /// Maximum length of the name of a service and of a project (spec 2.9).
@@ -135,6 +136,19 @@ impl Project {
             Some(Ok(model)) => model.service(&one.container.compose_service).is_some(),
             Some(Err(_)) | None => true,
         }
+    }
+
+    /// Returns the images that the rendered files build. Other compose services may use them, too.
+    fn built(&self) -> BTreeSet<Reference> {
+        let Some(Ok(model)) = &self.rendered else { return BTreeSet::new() };
+        let is_built =
+            |service: &ModelService<'_>| service.element().get("build").is_some_and(|build| !build.is_null());
+        let named = model.services().filter(is_built).filter_map(ModelService::image);
+        // The files need not name the image of a service that is built.
+        let of_service =
+            |one: &&Runs| model.service(&one.container.compose_service).is_some_and(|it| is_built(&it));
+        let unnamed = self.runs.iter().filter(of_service);
+        named.chain(unnamed.filter_map(|one| Reference::parse(&one.container.config_image).ok())).collect()
     }
 }
 
@@ -266,6 +280,7 @@ fn images(project: &Project, remark: &mut impl FnMut(String)) -> Vec<String> {
         .filter(|one| matches!(project.wish(one), Wish::Exclude(_)))
         .map(|one| one.container.config_image.as_str())
         .collect();
+    let built = project.built();
     for one in project.runs.iter().filter(|one| project.renders(one)) {
         let Runs { container, in_registry, labels } = one;
         let service = &container.compose_service;
@@ -297,6 +312,16 @@ fn images(project: &Project, remark: &mut impl FnMut(String)) -> Vec<String> {
             InRegistry::No => remark(format!(
                 "{service}: {text} is not in its registry (built or loaded on this machine?) and is not updated"
             )),
+            // The engine may give these a digest like that of an image which was pulled, and Docker Hub asks for a login where it
+            // has no such repository.
+            InRegistry::Unknown(why)
+                if built.contains(&reference) || reference.repository.host == LOCAL_HOST =>
+            {
+                remark(format!(
+                    "{service}: {text} is built on this machine, and its registry does not say that it has it ({why}): it is not \
+                     updated"
+                ));
+            }
             InRegistry::Unknown(why) => {
                 remark(format!("{service}: {why}; `evenkeel doctor` shows how to fix it"));
                 images.push(text);

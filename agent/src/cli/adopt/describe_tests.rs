@@ -114,6 +114,54 @@ fn parts_that_can_not_be_adopted_are_reported() {
     assert!(said.contains("pinned to a digest"), "{said}");
 }
 
+#[test]
+fn an_image_that_is_built_here_is_not_listed_because_its_registry_does_not_answer() {
+    let refused = |image: &str| {
+        InRegistry::Unknown(format!(
+            "registry docker.io: 401 unauthorized for library/{image} (no credentials)"
+        ))
+    };
+    let model: Model = serde_json::from_value(json!({"services": {
+        "web": {"image": "nginx"},
+        "built": {"build": {"context": "/srv/shop"}},
+        "named": {"build": {"context": "/srv/shop"}, "image": "shop-named"},
+        "worker": {"image": "shop-named"},
+        "pulled": {"image": "shop-pulled", "build": null},
+        "podman": {"image": "localhost/shop-podman"},
+        "pushed": {"build": {"context": "/srv/shop"}, "image": "ghcr.io/a/pushed"},
+    }}))
+    .unwrap();
+    let (service, said) = remarks(|project, _| {
+        for (service, image) in [
+            ("built", "shop-built"),
+            ("worker", "shop-named"),
+            ("named", "shop-named:latest"),
+            ("pulled", "shop-pulled"),
+            ("podman", "localhost/shop-podman"),
+        ] {
+            project.runs.push(runs(service, image, refused(image)));
+        }
+        project.runs.push(runs("pushed", "ghcr.io/a/pushed", InRegistry::Yes));
+        project.rendered = Some(Ok(model.clone()));
+    });
+    let images =
+        ["docker.io/library/nginx:latest", "docker.io/library/shop-pulled:latest", "ghcr.io/a/pushed:latest"];
+    assert_eq!(service.unwrap().images, images, "{said}");
+    for service in ["built", "worker", "named", "podman"] {
+        let left_out = said.lines().any(|line| {
+            line.starts_with(&format!("shop: {service}: ")) && line.contains("is built on this machine")
+        });
+        assert!(left_out, "{service}: {said}");
+    }
+    // A project of nothing else is healed, as every other one that can't be updated.
+    let (service, said) = remarks(|project, _| {
+        project.runs = vec![runs("built", "shop-built", refused("shop-built"))];
+        project.rendered = Some(Ok(model));
+    });
+    let service = service.unwrap();
+    assert!(service.auto_heal && !service.auto_update && service.images.is_empty(), "{said}");
+}
+
 /// The same project with one label at the container of `web`.
 fn labelled(name: &str, value: &str, others: Vec<Runs>) -> (Option<Service>, String) {
     remarks(|project, _| {

@@ -4,10 +4,7 @@ use serde_json::Value;
 
 use super::Running;
 use crate::model::compose::{Model, ModelService};
-use crate::model::image::Reference;
-
-/// Host that podman gives to images that are only on this machine.
-const LOCAL_HOST: &str = "localhost";
+use crate::model::image::{HUB, LOCAL_HOST, Reference};
 
 impl Running {
     /// Returns those of these compose services whose containers were created from another image than the files name now.
@@ -60,7 +57,7 @@ fn is_found_locally(wanted: &Reference, actual: &Reference) -> bool {
         path.unwrap_or(&reference.repository.path).to_owned()
     };
     actual.repository.host == LOCAL_HOST
-        && wanted.repository.host == crate::model::image::HUB
+        && wanted.repository.host == HUB
         && name(wanted) == name(actual)
         && (&wanted.tag, &wanted.digest) == (&actual.tag, &actual.digest)
 }
