@@ -1,4 +1,4 @@
-//! The whole host, for `doctor` and `adopt`: the engine and all running containers.
+//! The whole host, for `doctor` and `adopt`: the engine and all containers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ pub trait Survey: Send + Sync + 'static {
     /// Returns information about the engine.
     async fn about(&self) -> Result<EngineInfo, EngineError>;
 
-    /// Returns all running containers, sorted by name.
-    async fn running(&self) -> Result<Vec<RunningContainer>, EngineError>;
+    /// Returns all containers, sorted by name.
+    async fn all_containers(&self) -> Result<Vec<ListedContainer>, EngineError>;
 
     /// Makes a call, and returns the status of the answer, whatever it is. `path` has the query, but no version.
     async fn try_call(&self, method: &str, path: &str, body: &str) -> Result<u16, EngineError>;
@@ -43,11 +43,13 @@ pub struct EngineInfo {
     pub proxy: Option<String>,
 }
 
-/// A running container.
+/// A container as the engine lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RunningContainer {
+pub struct ListedContainer {
     /// Name without the leading slash.
     pub name: String,
+    /// Whether it runs, and is neither paused nor waiting to be restarted.
+    pub is_running: bool,
     /// The image reference it was created from, or an image ID once that tag has moved.
     pub image: String,
     /// All its labels.

@@ -97,6 +97,24 @@ fn a_service_that_was_built_locally_is_omitted_and_reported() {
     world.assert_runs("built", "v1");
 }
 
+#[test]
+fn a_stopped_container_with_the_label_of_another_updater_is_not_updated() {
+    let mut world = World::new("adopt-stopped");
+    world.push("web", &Image::good("v1"));
+    world.push("db", &Image::good("v1"));
+    world.service("web", "web", &[]);
+    // The line continues the labels.
+    world.service("db", "db", &["  com.centurylinklabs.watchtower.enable: 'false'"]);
+    world.project.up();
+    world.engine.docker(&["stop", &world.project.container("db").id]);
+    let (printed, remarks) = adopt(&world);
+    assert_eq!(printed["services"][0]["images"], json!([world.reference("web")]), "{remarks}");
+    assert!(
+        remarks.contains("db: left out: its label com.centurylinklabs.watchtower.enable=false"),
+        "{remarks}"
+    );
+}
+
 /// Creates a project with a service that has a profile.
 fn with_profile(about: &str) -> (World, String) {
     let world = World::new(about);

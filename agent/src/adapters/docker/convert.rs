@@ -345,7 +345,7 @@ fn signal(text: &str) -> Option<i32> {
 }
 
 /// Returns the state from its name, its flags, or the list entry. An unknown name counts as absent.
-fn state(listed: &Value, seen: &Value) -> State {
+pub(super) fn state(listed: &Value, seen: &Value) -> State {
     let by_flags = || {
         let is = |name: &str| flag(seen, &format!("/State/{name}"));
         match (is("Paused"), is("Restarting"), is("Running"), is("Dead")) {

@@ -1,4 +1,4 @@
-//! The whole host: engine information and all running containers.
+//! The whole host: engine information and all containers.
 
 use std::path::PathBuf;
 
@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::client::Client;
 use super::{DockerEngine, answer, convert, images};
-use crate::model::{EngineError, Origin};
-use crate::ports::survey::{EngineInfo, RunningContainer, Survey};
+use crate::model::{EngineError, Origin, State};
+use crate::ports::survey::{EngineInfo, ListedContainer, Survey};
 
 #[async_trait]
 impl Survey for DockerEngine {
@@ -36,13 +36,13 @@ impl Survey for DockerEngine {
         })
     }
 
-    async fn running(&self) -> Result<Vec<RunningContainer>, EngineError> {
-        let mut listed = self.list("status", "running".to_owned()).await?;
+    async fn all_containers(&self) -> Result<Vec<ListedContainer>, EngineError> {
+        let mut listed = self.list_all().await?;
         listed.retain(|one| {
             let labels = answer::map(one, "/Labels").unwrap_or_default();
             !convert::is_anchor(answer::container_name(one), &labels)
         });
-        let mut found: Vec<RunningContainer> = listed.iter().map(running_container).collect();
+        let mut found: Vec<ListedContainer> = listed.iter().map(listed_container).collect();
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
     }
@@ -89,7 +89,7 @@ fn proxy(info: &Value) -> Option<String> {
     Some(format!("{scheme}://{address}"))
 }
 
-fn running_container(listed: &Value) -> RunningContainer {
+fn listed_container(listed: &Value) -> ListedContainer {
     let labels = answer::map(listed, "/Labels").unwrap_or_default();
     let label = |name: &str| labels.get(name).filter(|value| !value.is_empty());
     let project = label(convert::PROJECT_LABEL).filter(|_| !convert::are_of_image(&labels));
@@ -100,8 +100,9 @@ fn running_container(listed: &Value) -> RunningContainer {
             .unwrap_or_default(),
     };
     let name = answer::container_name(listed).or_else(|| answer::text(listed, "/Id")).unwrap_or_default();
-    RunningContainer {
+    ListedContainer {
         name: name.to_owned(),
+        is_running: convert::state(listed, &Value::Null) == State::Running,
         image: answer::text(listed, "/Image").unwrap_or_default().to_owned(),
         project: project.cloned(),
         origin,
@@ -117,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_listed_container_has_its_compose_origin() {
-        let one = running_container(&json!({
+        let one = listed_container(&json!({
             "Names": ["/shop-web-1"], "Image": "web:1",
             "Labels": {
                 "com.docker.compose.project": "shop",
@@ -128,18 +129,18 @@ mod tests {
         assert_eq!((one.name.as_str(), one.image.as_str()), ("shop-web-1", "web:1"));
         assert_eq!((one.project.as_deref(), one.origin.folder), (Some("shop"), Some("/srv/shop".into())));
         assert_eq!(one.origin.env_files, [PathBuf::from("/srv/a, b/.env"), PathBuf::from("/srv/b.env")]);
-        assert_eq!(running_container(&json!({"Id": "ab", "Labels": null})).project, None);
+        assert_eq!(listed_container(&json!({"Id": "ab", "Labels": null})).project, None);
         let of_image = json!({"com.docker.compose.project": "shop", "com.docker.compose.version": "2.40.0"});
-        assert_eq!(running_container(&json!({"Id": "ab", "Labels": of_image})).project, None);
+        assert_eq!(listed_container(&json!({"Id": "ab", "Labels": of_image})).project, None);
     }
 
     #[test]
     fn a_container_that_others_link_to_has_its_own_name() {
         for names in [json!(["/app/db", "/app/postgres", "/postgres"]), json!(["postgres", "app/db"])] {
-            assert_eq!(running_container(&json!({"Id": "ab", "Names": names})).name, "postgres");
+            assert_eq!(listed_container(&json!({"Id": "ab", "Names": names})).name, "postgres");
         }
         for none in [json!([]), json!(null), json!(["/"]), json!(["/app/db"])] {
-            assert_eq!(running_container(&json!({"Id": "ab", "Names": none})).name, "ab");
+            assert_eq!(listed_container(&json!({"Id": "ab", "Names": none})).name, "ab");
         }
     }
 

@@ -16,6 +16,7 @@ use super::transport::AT_ONCE;
 use super::*;
 use crate::model::{EventKind, NetworkOwner, NetworkOwnerState, State};
 use crate::ports::snapshot::Volumes as _;
+use crate::ports::survey::Survey as _;
 
 /// Returns fixed credentials and records the requested hosts.
 struct Login(Result<Option<DockerCredentials>, String>, Mutex<Vec<String>>);
@@ -514,14 +515,29 @@ async fn a_container_whose_image_has_the_label_of_an_anchor_is_none() {
     assert_eq!(seen.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["loop-web-1"]);
 
     answer(&server, "/containers/json", 200, list).await;
-    let running = crate::ports::survey::Survey::running(&engine).await.unwrap();
-    assert_eq!(running.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["loop-web-1"]);
+    let all = engine.all_containers().await.unwrap();
+    assert_eq!(all.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["loop-web-1"]);
 
     answer(&server, "/containers/json", 200, list).await;
     assert_eq!(engine.anchors("loop").await.unwrap(), ["evenkeel-hold-loop-aa"]);
     answer(&server, "/containers/loop-web-1/json", 200, inspected).await;
     let error = engine.remove_anchor("loop-web-1").await.unwrap_err();
     assert_eq!(error, EngineError::Refused("remove container loop-web-1: Evenkeel did not create it".into()));
+}
+
+#[tokio::test]
+async fn all_containers_of_the_host_are_listed_with_whether_they_run() {
+    let server = server().await;
+    let list = r#"[{"Id":"c1","Names":["/web"],"State":"running"},{"Id":"c2","Names":["/stopped"],"State":"exited"},
+        {"Id":"c3","Names":["/podman"],"State":"stopped"},{"Id":"c4","Names":["/looping"],"State":"restarting"},
+        {"Id":"c5","Names":["/held"],"State":"paused"},{"Id":"c6","Names":["/new"],"State":"created"}]"#;
+    answer(&server, "/containers/json", 200, list).await;
+    let all = engine(&server).all_containers().await.unwrap();
+    let seen: Vec<(&str, bool)> = all.iter().map(|one| (one.name.as_str(), one.is_running)).collect();
+    let expected = ["held", "looping", "new", "podman", "stopped", "web"].map(|name| (name, name == "web"));
+    assert_eq!(seen, expected);
+    let query = asked(&server, "/containers/json").await[0].url.query().unwrap_or_default().to_owned();
+    assert!(query.contains("all=true") && !query.contains("running"), "{query}");
 }
 
 #[tokio::test]

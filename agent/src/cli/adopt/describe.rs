@@ -274,11 +274,11 @@ fn files(project: &Project, remark: &mut impl FnMut(String)) -> Vec<PathBuf> {
 fn images(project: &Project, remark: &mut impl FnMut(String)) -> Vec<String> {
     let mut images: Vec<String> = Vec::new();
     // An update of an image is one of all containers that use it.
-    let excluded: Vec<&str> = project
+    let excluded: BTreeSet<Reference> = project
         .runs
         .iter()
         .filter(|one| matches!(project.wish(one), Wish::Exclude(_)))
-        .map(|one| one.container.config_image.as_str())
+        .filter_map(|one| Reference::parse(&one.container.config_image).ok())
         .collect();
     let built = project.built();
     for one in project.runs.iter().filter(|one| project.renders(one)) {
@@ -297,7 +297,7 @@ fn images(project: &Project, remark: &mut impl FnMut(String)) -> Vec<String> {
             remark(format!("{service}: not taken over: the labels {}", others.join(", ")));
         }
         match in_registry {
-            _ if excluded.contains(&container.config_image.as_str()) => {
+            _ if excluded.contains(&reference) => {
                 let why = match project.wish(one) {
                     Wish::Exclude(why) => why,
                     Wish::Update | Wish::Ask(_) => "another container with this image is left out".to_owned(),

@@ -180,9 +180,12 @@ fn what_other_updaters_exclude_or_only_monitor_is_not_updated_by_itself() {
     let (service, said) = labelled(enable, "false", vec![]);
     assert!(service.is_none() && said.contains("shop: left out: its label"), "{said}");
     // The image of a container that is left out is not updated through another one either.
-    let (service, said) =
-        labelled(enable, "false", vec![runs("web2", "nginx", InRegistry::Yes), api().remove(0)]);
-    assert_eq!(service.unwrap().images, ["ghcr.io/a/api:2"], "{said}");
+    for other in ["nginx", "nginx:latest", "docker.io/library/nginx"] {
+        let others = vec![runs("web2", other, InRegistry::Yes), api().remove(0)];
+        let (service, said) = labelled(enable, "false", others);
+        assert_eq!(service.unwrap().images, ["ghcr.io/a/api:2"], "{said}");
+        assert!(said.contains("web2: left out: another container with this image is left out"), "{said}");
+    }
     let (service, said) = labelled("com.centurylinklabs.watchtower.monitor-only", "true", api());
     let service = serde_json::to_value(service).unwrap();
     assert_eq!((&service["update"], &service["auto_update"]), (&json!({"approve": true}), &json!(true)));

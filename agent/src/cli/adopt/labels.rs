@@ -71,9 +71,9 @@ pub(super) enum Wish {
 
 /// Returns the switches that are true at one of these containers, given with their images: with them, containers opt in. That of a
 /// program that only reports counts if there is none of an updater.
-pub(super) fn opt_in<'a>(running: impl Iterator<Item = (&'a str, &'a Labels)>) -> Vec<&'static str> {
+pub(super) fn opt_in<'a>(containers: impl Iterator<Item = (&'a str, &'a Labels)>) -> Vec<&'static str> {
     let of_others: Vec<&Labels> =
-        running.filter(|(image, _)| updater(image).is_none()).map(|(_, labels)| labels).collect();
+        containers.filter(|(image, _)| updater(image).is_none()).map(|(_, labels)| labels).collect();
     let is_used = |name: &&str| of_others.iter().any(|labels| is(labels, name, &YES));
     let mut used: Vec<&'static str> = SWITCHES.into_iter().filter(is_used).collect();
     if used.len() > 1 {

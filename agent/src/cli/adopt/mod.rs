@@ -22,7 +22,7 @@ use crate::config::{Config, in_container};
 use crate::model::image::digests_in;
 use crate::model::{Container, EngineError, Members, Origin, Project as ComposeProject, Reference};
 use crate::ports::Urgency;
-use crate::ports::survey::RunningContainer;
+use crate::ports::survey::ListedContainer;
 use crate::project::definition::bound_files;
 use crate::project::files::{Offload, follow_moved};
 
@@ -100,19 +100,19 @@ async fn adopt(project: Option<&str>, path: &Path) -> anyhow::Result<File> {
     }
     let clients = EngineClients::new(&config)?;
     let about = clients.survey.about().await?;
-    let mut running = clients.survey.running().await?;
+    let mut all = clients.survey.all_containers().await?;
     if let Some(project) = project {
-        running.retain(|one| one.project.as_deref() == Some(project));
+        all.retain(|one| one.project.as_deref() == Some(project));
     }
     let (mut projects, mut alone) = (BTreeMap::new(), Vec::new());
-    for one in &running {
+    for one in all.iter().filter(|one| one.is_running) {
         if let Some(project) = &one.project {
             projects.entry(project.clone()).or_insert_with(|| one.origin.clone());
         } else {
             alone.push(one);
         }
     }
-    let opt_in = opt_in(&running);
+    let opt_in = opt_in(&all);
     if !opt_in.is_empty() {
         eprint_line(format_args!(
             "containers of this machine opt in with {}=true: those without it are left out; give them the label, or list them \
@@ -137,7 +137,7 @@ async fn adopt(project: Option<&str>, path: &Path) -> anyhow::Result<File> {
     let registries = RegistryClients::new(&config, Some(&about))?;
     let mut services = Vec::new();
     for (named, containers) in members {
-        let project = look_at(named, containers, &running, &clients, &registries).await?;
+        let project = look_at(named, containers, &all, &clients, &registries).await?;
         services.extend(print_remarks(describe::project(&project)));
     }
     for one in alone {
@@ -181,7 +181,7 @@ fn reference_of(container: &Container) -> Option<Reference> {
 async fn look_at(
     (name, mut origin): (String, Origin),
     mut containers: Vec<Container>,
-    running: &[RunningContainer],
+    all: &[ListedContainer],
     clients: &EngineClients,
     registries: &RegistryClients,
 ) -> Result<Project, EngineError> {
@@ -224,12 +224,12 @@ async fn look_at(
             }
             _ => InRegistry::No,
         };
-        let labels = labels_of(&container.name, running);
+        let labels = labels_of(&container.name, all);
         runs.push(Runs { container, in_registry, labels });
     }
     let containers: Vec<Container> = runs.iter().map(|one| one.container.clone()).collect();
     let bound_files = bound_files(&containers).await;
-    let opt_in = opt_in(running);
+    let opt_in = opt_in(all);
     let mut project =
         Project { name, origin, files, lists_differ, runs, rendered: None, bound_files, opt_in };
     let described = describe::project(&project).service;
@@ -255,7 +255,7 @@ fn as_compose(service: &Service, origin: &Origin) -> Option<ComposeProject> {
 
 /// Looks up a container outside compose; `None` if it is gone by now.
 async fn single(
-    one: &RunningContainer,
+    one: &ListedContainer,
     opt_in: &[&'static str],
     clients: &EngineClients,
 ) -> Result<Option<Alone>, EngineError> {
@@ -267,10 +267,11 @@ async fn single(
 }
 
 /// Returns the labels with which containers opt in.
-fn opt_in(running: &[RunningContainer]) -> Vec<&'static str> {
-    labels::opt_in(running.iter().map(|one| (one.image.as_str(), &one.labels)))
+fn opt_in(all: &[ListedContainer]) -> Vec<&'static str> {
+    labels::opt_in(all.iter().map(|one| (one.image.as_str(), &one.labels)))
 }
 
-fn labels_of(name: &str, running: &[RunningContainer]) -> Labels {
-    running.iter().find(|one| one.name == name).map(|one| one.labels.clone()).unwrap_or_default()
+/// Returns the labels of a container, which may be stopped: once it runs again, it is updated with the others of its project.
+fn labels_of(name: &str, all: &[ListedContainer]) -> Labels {
+    all.iter().find(|one| one.name == name).map(|one| one.labels.clone()).unwrap_or_default()
 }

@@ -59,7 +59,7 @@ use crate::audit::trial::ask_wardens;
 use crate::config::{Config, ConfiguredImage, PushConfig, Runtime, ServiceConfig, in_container};
 use crate::model::probe::{Answer, Target};
 use crate::model::{Container, Difference, Digest, Members, Model, Project, Reference, SwarmError};
-use crate::ports::survey::{EngineInfo, RunningContainer};
+use crate::ports::survey::{EngineInfo, ListedContainer};
 use crate::ports::{Registry, Urgency};
 use crate::project::definition::{Comparison, bound_files};
 use crate::project::files::{Offload, follow_moved};
@@ -341,11 +341,13 @@ async fn of_engine(config: &Config) -> Vec<Outcome> {
     }
     outcomes.push((facts::AREA, Some(of_services)));
     outcomes.push((facts::WAY_BACK, Some(of_way_back)));
-    let running = clients.survey.running().await;
     outcomes.push((
         updaters::AREA,
-        match running {
-            Ok(running) => Some(others(config, &running).await),
+        match clients.survey.all_containers().await {
+            Ok(mut containers) => {
+                containers.retain(|one| one.is_running);
+                Some(others(config, &containers).await)
+            }
             Err(_) => None,
         },
     ));
@@ -495,7 +497,7 @@ async fn of_swarm(
     Ok(service.containers())
 }
 
-async fn others(config: &Config, running: &[RunningContainer]) -> Vec<Finding> {
+async fn others(config: &Config, running: &[ListedContainer]) -> Vec<Finding> {
     let projects = config.services.iter().filter_map(|service| service.compose_project.clone()).collect();
     let processes = blocking(processes).await.unwrap_or_default();
     let heals = config.services.iter().any(|service| service.auto_heal);

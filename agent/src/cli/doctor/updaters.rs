@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::finding::{Finding, Words};
 use crate::cli::updaters::{Does, known};
-use crate::ports::survey::RunningContainer;
+use crate::ports::survey::ListedContainer;
 
 pub(super) const AREA: &str = "other updaters";
 
@@ -13,7 +13,7 @@ const WATCHTOWER_LABEL: &str = "com.centurylinklabs.watchtower.enable";
 
 /// Facts about the machine.
 pub(super) struct Facts<'a> {
-    pub(super) running: &'a [RunningContainer],
+    pub(super) running: &'a [ListedContainer],
     /// Names of processes outside containers.
     pub(super) processes: &'a BTreeSet<String>,
     /// The compose projects that are configured.
@@ -51,7 +51,7 @@ fn is_excluded(facts: &Facts<'_>, name: &str) -> bool {
         .filter(|one| one.project.as_ref().is_some_and(|project| facts.projects.contains(project)));
     let mut ours = ours.peekable();
     let refuses =
-        |one: &RunningContainer| one.labels.get(WATCHTOWER_LABEL).is_some_and(|value| value == "false");
+        |one: &ListedContainer| one.labels.get(WATCHTOWER_LABEL).is_some_and(|value| value == "false");
     name == "watchtower" && ours.peek().is_some() && ours.all(refuses)
 }
 
@@ -87,16 +87,16 @@ mod tests {
     use super::*;
     use crate::cli::updaters::KNOWN;
 
-    fn container(name: &str, image: &str, labels: &[(&str, &str)]) -> RunningContainer {
+    fn container(name: &str, image: &str, labels: &[(&str, &str)]) -> ListedContainer {
         let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        RunningContainer { name: name.to_owned(), image: image.to_owned(), labels, ..Default::default() }
+        ListedContainer { name: name.to_owned(), image: image.to_owned(), labels, ..Default::default() }
     }
 
-    fn ours(labels: &[(&str, &str)]) -> RunningContainer {
-        RunningContainer { project: Some("shop".to_owned()), ..container("shop-web-1", "web:1", labels) }
+    fn ours(labels: &[(&str, &str)]) -> ListedContainer {
+        ListedContainer { project: Some("shop".to_owned()), ..container("shop-web-1", "web:1", labels) }
     }
 
-    fn findings(running: &[RunningContainer], processes: &[&str], heals: bool) -> Vec<Finding> {
+    fn findings(running: &[ListedContainer], processes: &[&str], heals: bool) -> Vec<Finding> {
         let processes = processes.iter().map(|name| (*name).to_owned()).collect();
         let projects = BTreeSet::from(["shop".to_owned()]);
         check(&Facts { running, processes: &processes, projects: &projects, heals })
