@@ -177,6 +177,9 @@ pub(super) fn alone(single: &Alone) -> Described {
     if let Wish::Exclude(why) = labels::wish(&single.container.config_image, &single.labels, &single.opt_in) {
         return without(&why);
     }
+    if labels::is_of_kamal(name, &single.labels) {
+        return without("Kamal manages it");
+    }
     if name.len() > LONGEST_NAME {
         return without("its name is too long");
     }

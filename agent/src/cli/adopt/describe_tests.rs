@@ -303,6 +303,14 @@ fn a_container_outside_compose_is_healed_only() {
     let of_kubernetes =
         single(|single| _ = single.labels.insert("io.kubernetes.pod.name".into(), "web-0".into()));
     assert_eq!(of_kubernetes.remarks, ["shop-db-1: left out: Kubernetes manages it"]);
+    let of_kamal = |role: &str| {
+        let labels = [("service", "shop"), ("role", role), ("destination", "")];
+        let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let container = container("db", "postgres:16");
+        alone(&Alone { container, is_of_swarm: false, labels, opt_in: Vec::new() })
+    };
+    assert_eq!(of_kamal("db").remarks, ["shop-db-1: left out: Kamal manages it"]);
+    assert!(of_kamal("web").service.is_some(), "its name is not one that Kamal gives");
     assert_eq!(single(|single| single.opt_in = vec!["wud.watch"]).service, None);
 }
 

@@ -13,10 +13,14 @@ const PROXIES: [&str; 2] = ["docker-socket-proxy", "socket-proxy"];
 /// Labels that exclude a container from updates when they are false, and with which containers opt in when they are true.
 const SWITCHES: [&str; 5] =
     ["com.centurylinklabs.watchtower.enable", "com.ouroboros.enable", "dd.watch", "diun.enable", "wud.watch"];
-/// Programs that create and end containers of their own, by how their labels begin.
-const CREATORS: [(&str, &str); 4] = [
+/// Programs that create and end containers of their own, by how one of their labels begins, as `name=value`.
+const CREATORS: [(&str, &str); 7] = [
+    ("ContainerType=server_", "Wings (Pterodactyl, Pelican)"),
+    // An image can have labels of that name, which are empty.
+    ("com.amazonaws.ecs.task-arn=arn:", "Amazon ECS"),
     ("com.gitlab.gitlab-runner.", "GitLab Runner"),
-    ("supervisor_managed", "Home Assistant"),
+    ("com.hashicorp.nomad.", "Nomad"),
+    ("supervisor_managed=", "Home Assistant"),
     ("io.kubernetes.", "Kubernetes"),
     ("org.testcontainers", "Testcontainers"),
 ];
@@ -101,7 +105,9 @@ pub(super) fn wish(image: &str, labels: &Labels, opt_in: &[&str]) -> Wish {
         };
         return Wish::Exclude(format!("it is {what}"));
     }
-    let is_of = |(label, _): &(&str, &str)| labels.keys().any(|name| name.starts_with(label));
+    let is_of = |(start, _): &(&str, &str)| {
+        labels.iter().any(|(name, value)| format!("{name}={value}").starts_with(start))
+    };
     if let Some((_, creator)) = CREATORS.into_iter().find(is_of) {
         return Wish::Exclude(format!("{creator} manages it"));
     }
@@ -122,6 +128,14 @@ pub(super) fn wish(image: &str, labels: &Labels, opt_in: &[&str]) -> Wish {
         return Wish::Exclude(format!("another container has {first}=true, and this one does not"));
     }
     if is(MONITOR_ONLY, &YES) { Wish::Ask(MONITOR_ONLY.to_owned()) } else { Wish::Update }
+}
+
+/// Reports whether Kamal has created the container of this name: each deploy creates another one, which is named after service, role
+/// and version.
+pub(super) fn is_of_kamal(name: &str, labels: &Labels) -> bool {
+    let [service, role, destination] = ["service", "role", "destination"].map(|label| labels.get(label));
+    let (Some(service), Some(role), Some(_)) = (service, role, destination) else { return false };
+    name.starts_with(&format!("{service}-{role}-"))
 }
 
 /// Returns the labels of drydock that restrict updates and are not taken over.
@@ -179,6 +193,12 @@ mod tests {
             ("supervisor_managed", "", true),
             ("io.kubernetes.pod.name", "web-0", true),
             ("org.testcontainers", "true", true),
+            ("ContainerType", "server_process", true),
+            ("ContainerType", "proxy", false),
+            ("Service", "web", false),
+            ("com.hashicorp.nomad.alloc_id", "8ea3", true),
+            ("com.amazonaws.ecs.task-arn", "arn:aws:ecs:eu-west-1:1:task/8ea3", true),
+            ("com.amazonaws.ecs.task-arn", "", false),
             ("com.example.enable", "false", false),
         ] {
             let wish = wish("nginx", &labels(&[(name, value)]), &[]);
