@@ -161,8 +161,9 @@ pub(super) struct Alone {
     pub(super) opt_in: Vec<&'static str>,
 }
 
-/// Builds the service of a container outside compose: it can't be recreated, so it is only healed.
-pub(super) fn alone(single: &Alone) -> Described {
+/// Builds the service of a container outside compose: it can't be recreated, so it is only healed. `listed` are the services
+/// before it: a compose project may have its name.
+pub(super) fn alone(single: &Alone, listed: &[Service]) -> Described {
     let name = &single.container.name;
     let without = |why: &str| Described { service: None, remarks: vec![format!("{name}: left out: {why}")] };
     if single.is_of_swarm {
@@ -180,18 +181,21 @@ pub(super) fn alone(single: &Alone) -> Described {
     if labels::is_of_kamal(name, &single.labels) {
         return without("Kamal manages it");
     }
-    if name.len() > LONGEST_NAME {
+    let mut own_name = name.clone();
+    while listed.iter().any(|other| other.name == own_name) {
+        own_name.push_str("-container");
+    }
+    if own_name.len() > LONGEST_NAME {
         return without("its name is too long");
     }
-    let service = Service {
-        name: name.clone(),
-        container_name: Some(name.clone()),
-        auto_heal: true,
-        ..Service::default()
-    };
-    let remark =
-        format!("{name}: it belongs to no compose project: restarted when unhealthy, but not updated");
-    Described { service: Some(service), remarks: vec![remark] }
+    let mut remarks =
+        vec![format!("{name}: it belongs to no compose project: restarted when unhealthy, but not updated")];
+    if own_name != *name {
+        remarks.push(format!("{name}: listed as {own_name}: another service has its name"));
+    }
+    let service =
+        Service { name: own_name, container_name: Some(name.clone()), auto_heal: true, ..Service::default() };
+    Described { service: Some(service), remarks }
 }
 
 /// Builds the service of a compose project.

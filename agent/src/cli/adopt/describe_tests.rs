@@ -287,7 +287,7 @@ fn a_container_outside_compose_is_healed_only() {
             opt_in: Vec::new(),
         };
         change(&mut single);
-        alone(&single)
+        alone(&single, &[])
     };
     let described = single(|_| ());
     let service = described.service.unwrap();
@@ -307,11 +307,32 @@ fn a_container_outside_compose_is_healed_only() {
         let labels = [("service", "shop"), ("role", role), ("destination", "")];
         let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let container = container("db", "postgres:16");
-        alone(&Alone { container, is_of_swarm: false, labels, opt_in: Vec::new() })
+        alone(&Alone { container, is_of_swarm: false, labels, opt_in: Vec::new() }, &[])
     };
     assert_eq!(of_kamal("db").remarks, ["shop-db-1: left out: Kamal manages it"]);
     assert!(of_kamal("web").service.is_some(), "its name is not one that Kamal gives");
     assert_eq!(single(|single| single.opt_in = vec!["wud.watch"]).service, None);
+}
+
+#[test]
+fn a_container_with_the_name_of_a_project_is_listed_under_another_one() {
+    let mut listed = vec![Service { name: "redis".into(), ..Service::default() }];
+    for name in ["redis", "redis-container", "web"] {
+        let container = Container { name: name.into(), ..container("redis", "redis:7") };
+        let single = Alone { container, is_of_swarm: false, labels: Labels::new(), opt_in: Vec::new() };
+        let described = alone(&single, &listed);
+        let service = described.service.unwrap();
+        assert_eq!(service.container_name.as_deref(), Some(name));
+        let is_said = described.remarks.join("\n").contains(&format!("listed as {}", service.name));
+        assert_eq!(is_said, service.name != name, "{:?}", described.remarks);
+        listed.push(service);
+    }
+    let names: Vec<&str> = listed.iter().map(|service| service.name.as_str()).collect();
+    assert_eq!(names, ["redis", "redis-container", "redis-container-container", "web"]);
+    let long = Service { name: "a".repeat(LONGEST_NAME), ..Service::default() };
+    let container = Container { name: long.name.clone(), ..container("redis", "redis:7") };
+    let single = Alone { container, is_of_swarm: false, labels: Labels::new(), opt_in: Vec::new() };
+    assert_eq!(alone(&single, &[long]).service, None);
 }
 
 #[test]

@@ -142,7 +142,8 @@ async fn adopt(project: Option<&str>, path: &Path) -> anyhow::Result<File> {
     }
     for one in alone {
         let single = single(one, &opt_in, &clients).await?;
-        services.extend(single.and_then(|single| print_remarks(describe::alone(&single))));
+        let service = single.and_then(|single| print_remarks(describe::alone(&single, &services)));
+        services.extend(service);
     }
     let on_hub = services.iter().flat_map(|one| &one.images).find(|image| image.starts_with("docker.io/"));
     if let Some(image) = on_hub {
