@@ -413,3 +413,28 @@ async fn the_metrics_do_not_wait_for_a_store_that_hangs() {
     assert!(well.contains("evenkeel_warden_store_entries 1"), "{well}");
     warden.finish().await;
 }
+
+/// Empty lists would say that nothing is frozen or withheld.
+#[tokio::test]
+async fn the_map_says_so_if_the_store_is_away_and_is_refused_until_it_was_read() {
+    let keep = Restored::new(in_memory());
+    keep.is_unreadable.store(true, Ordering::Relaxed);
+    let warden = TestWarden::with_store(keep.clone());
+    let user = format!("authorization: Bearer {API_TOKEN}\r\n");
+    for path in ["/fleet/images", "/fleet/images?format=csv"] {
+        let unread = warden.get(path, &user).await;
+        assert_eq!(status(&unread), 503, "{unread}");
+        assert!(unread.to_lowercase().contains("\r\nretry-after: "), "{unread}");
+    }
+    keep.is_unreadable.store(false, Ordering::Relaxed);
+    assert_eq!(status(&warden.post(A, &entry(1)).await), 200);
+    let read = warden.get("/fleet/images", &user).await;
+    assert_eq!(status(&read), 200, "{read}");
+    assert!(!read.contains("away"), "{read}");
+    *keep.writes.lock() = Writes::Fail;
+    assert_eq!(status(&warden.post(A, &entry(2)).await), 503);
+    let stale = warden.get("/fleet/images", &user).await;
+    assert_eq!(status(&stale), 200, "{stale}");
+    assert!(stale.contains(r#""store":"away""#), "{stale}");
+    warden.finish().await;
+}
