@@ -708,7 +708,11 @@ function schedule() {
   else requestAnimationFrame(work);
 }
 
+// A frame that was requested before the page was hidden comes when it is shown again, if at all.
+document.addEventListener("visibilitychange", () => { if (scheduled) setTimeout(work, 0); });
+
 function work() {
+  if (!scheduled) return;
   scheduled = false;
   const end = performance.now() + FRAME_MS;
   let done = 0;

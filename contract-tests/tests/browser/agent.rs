@@ -197,6 +197,23 @@ fn a_message_goes_after_a_while_unless_it_has_the_focus() {
 }
 
 #[test]
+fn a_tab_that_is_hidden_before_its_next_frame_still_says_how_many_need_attention() {
+    let stub = StubServer::agent();
+    stub.status(&json!({ "uptime_seconds": 5, "services": [service("shop", "ok")] }));
+    let browser = Browser::start();
+    browser.open(&stub.url());
+    browser.wait("the row", "document.querySelectorAll('#rows > tr').length === 1");
+    // The browser draws nothing more.
+    browser.run(
+        "window.frames_wanted = 0; window.requestAnimationFrame = () => { window.frames_wanted += 1; };",
+    );
+    stub.status(&json!({ "uptime_seconds": 6, "services": [service("shop", "unhealthy")] }));
+    browser.wait("the new status", "window.frames_wanted > 0");
+    browser.set_hidden(true);
+    browser.wait("the title", "document.title.startsWith('(1)')");
+}
+
+#[test]
 fn open_parts_scroll_position_and_focus_survive_updates() {
     let (stub, browser) = scene();
     browser.click(&row(1, ".fold:nth-child(1)"));
