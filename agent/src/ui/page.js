@@ -269,13 +269,16 @@ function waitingStrip() {
 async function showAnswer(panel, path, kind, show) {
   if (!panel.firstChild) panel.append(h("p", { class: "empty soft untrusted" }, "Loading…"), h("ul", { class: `things ${kind}`, hidden: true }));
   const [text, list] = panel.children;
+  // The answer is shown with what the record says by then.
+  panel.show = show;
   // One request at a time, at most one per second: while an image is pulled, a record changes several times per second.
   if (panel.isAsking) { panel.isAskedAgain = true; return; }
   panel.isAsking = true;
   panel.isAskedAgain = false;
   let shown;
   try {
-    shown = show(await ask("GET", path), list);
+    const answer = await ask("GET", path);
+    shown = panel.show(answer, list);
     setVisible(list, list.children.length > 0);
   } catch (fault) {
     shown = fault.message;
@@ -284,7 +287,7 @@ async function showAnswer(panel, path, kind, show) {
   setText(text, shown);
   setTimeout(() => {
     panel.isAsking = false;
-    if (panel.isAskedAgain) showAnswer(panel, path, kind, show);
+    if (panel.isAskedAgain) showAnswer(panel, path, kind, panel.show);
   }, 1000);
 }
 
