@@ -574,6 +574,7 @@ function makeRow(name) {
       // Without auto_update the answer would always be that nothing was started.
       if (!s.auto_update && document.activeElement === trigger) redeploy.focus();
       setVisible(trigger, s.auto_update);
+      setVisible(redeploy, s.status !== "not_watched");
 
       const mayUnblock = s.status === "blocked" || Boolean(s.exhausted);
       if (!mayUnblock && document.activeElement === unblock) first().focus();
@@ -682,7 +683,7 @@ let scheduled = false;
 
 // The row of a service that the configuration leaves out.
 function notWatched({ name, reason }) {
-  return { name, status: "not_watched", errored: reason, updates_total: 0, rollbacks_total: 0, restarts_total: 0, failures_total: 0 };
+  return { name, status: "not_watched", errored: reason, auto_update: false, updates_total: 0, rollbacks_total: 0, restarts_total: 0, failures_total: 0 };
 }
 
 function takeStatus(report) {

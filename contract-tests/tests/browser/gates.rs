@@ -283,6 +283,11 @@ fn a_service_that_the_configuration_leaves_out_has_a_row_with_the_reason() {
     assert!(browser.text("#rows > tr:nth-child(2) .badge").ends_with("not watched"));
     assert!(browser.text("#rows > tr:nth-child(2) .note").contains("\"/x\" does not exist"));
     assert!(browser.text("#summary").contains("1 need"), "{}", browser.text("#summary"));
+    let shown = |nth: usize| {
+        let buttons = format!("document.querySelectorAll('#rows > tr:nth-child({nth}) .actions .button')");
+        browser.value(&format!("[...{buttons}].filter((button) => !button.hidden).length"))
+    };
+    assert_eq!((shown(1), shown(2)), (json!(2), json!(0)), "the agent refuses each request for it");
     stub.status(&json!({ "uptime_seconds": 6, "services": [service("shop", "ok"), service("blog", "ok")] }));
     browser.wait(
         "the corrected row",
