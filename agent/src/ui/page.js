@@ -920,9 +920,18 @@ async function readAudit() {
   for (const entry of entries) takeEvent(entry, false);
 }
 
+// The numbering that the entries belong to. If it is another one, the tunnel leads to another agent, or this one has lost its
+// state: nothing that the page has kept is true of it.
+let epoch = null;
+function takeEpoch(now) {
+  if (epoch !== null && epoch !== now) location.reload();
+  epoch = now;
+}
+
 const connection = new Connection({
   url: "/ui/stream",
   events: {
+    epoch: takeEpoch,
     status: takeStatus,
     audit: (entry) => takeEvent(entry, Date.now() - began > 3000),
   },

@@ -345,6 +345,7 @@ fn a_stream_replays_resumes_and_ends_with_the_agent() {
         let frame: Value = serde_json::from_str(frame).unwrap();
         assert_eq!(frame["services"][0]["name"], "web-0", "{frame}");
         assert_eq!(frame.as_object().unwrap().len(), 2, "{frame}");
+        assert_eq!(text.matches("event: epoch\ndata: \"").count(), 1, "{text}");
         (vec![first, again], Instant::now())
     });
     let status = agent.terminate();

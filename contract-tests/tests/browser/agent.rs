@@ -255,6 +255,34 @@ fn open_parts_scroll_position_and_focus_survive_updates() {
 }
 
 #[test]
+fn the_entries_of_another_agent_at_the_same_address_are_not_mixed_with_those_of_the_first() {
+    let stub = StubServer::agent();
+    stub.epoch("a");
+    stub.status(&json!({ "uptime_seconds": 5, "services": [service("web", "ok")] }));
+    let entry = |message: &str| json!({ "timestamp": ago(0), "service": "web", "event": "restarted", "level": "info", "message": message });
+    stub.entry(&entry("restarted on the first machine"));
+    let browser = Browser::start();
+    browser.open(&stub.url());
+    let listed = |text: &str| {
+        format!("document.querySelector('#events').textContent.includes('restarted on the {text} machine')")
+    };
+    browser.wait("the entry", &listed("first"));
+    // Each load of the page reads the audit file twice: at once, and when the stream is open.
+    let loaded = |times: usize| {
+        wait_for("the page to be loaded", || {
+            let asked = stub.requests();
+            let count = asked.iter().filter(|asked| *asked == "GET /audit").count();
+            if count >= 2 * times { Ok(()) } else { Err(format!("{asked:?}")) }
+        });
+    };
+    loaded(1);
+    stub.epoch("b");
+    stub.entry(&entry("restarted on the second machine"));
+    loaded(2);
+    browser.wait("only the other entry", &format!("{} && !{}", listed("second"), listed("first")));
+}
+
+#[test]
 fn a_lost_connection_is_shown_and_restored_without_gaps_or_duplicates() {
     let (stub, browser) = scene();
     browser.wait("live", "document.body.dataset.link === 'live'");
