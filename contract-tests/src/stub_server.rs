@@ -36,6 +36,8 @@ struct State {
     requests: Vec<String>,
     /// Requests with their query, and their body.
     received: Vec<(String, String)>,
+    /// The frame of the epoch, if one was set.
+    epoch: Option<String>,
     /// The last status frame.
     status: Option<String>,
     /// Entry frames, oldest first.
@@ -147,6 +149,16 @@ impl StubServer {
         state.send(&frame);
     }
 
+    /// Turns into another agent, without the entries so far.
+    pub fn epoch(&self, epoch: &str) {
+        let frame = format!("event:epoch\ndata:\"{epoch}\"\n\n");
+        let mut state = self.shared.state.lock();
+        state.epoch = Some(frame.clone());
+        state.entries.clear();
+        state.skipped = state.next_id - 1;
+        state.send(&frame);
+    }
+
     /// Sets the ID of the next entry, as if earlier entries had existed.
     pub fn skip_to(&self, id: u64) {
         let mut state = self.shared.state.lock();
@@ -215,7 +227,8 @@ impl Shared {
         let after = after.and_then(|id| usize::try_from(id.checked_sub(state.skipped)?).ok());
         let from = after.filter(|id| *id <= known).unwrap_or_else(|| known.saturating_sub(REPLAY));
         let (sender, receiver) = mpsc::unbounded_channel();
-        let frames = state.status.iter().chain(&state.entries[from..]).map(String::as_str);
+        let before = state.epoch.iter().chain(&state.status);
+        let frames = before.chain(&state.entries[from..]).map(String::as_str);
         let first: String = std::iter::once("retry:500\n\n").chain(frames).collect();
         // The other end is `receiver`.
         let _ = sender.send(first);

@@ -53,6 +53,11 @@ impl Audit {
         Ok(())
     }
 
+    /// Identifies the numbering of the entries: that of this agent's state.
+    pub fn epoch(&self) -> &str {
+        self.0.epoch()
+    }
+
     /// The current position in the outbox, for [`Audit::is_delivered`].
     pub fn next_seq(&self) -> u64 {
         self.0.next_seq()

@@ -13,7 +13,7 @@ const LOG_LINES: usize = 5;
 /// Number of containers named on one line.
 const CONTAINERS: usize = 4;
 /// What brings back the containers of a project.
-const START_PROJECT: &str = "start its project with docker compose";
+const START_PROJECT: &str = "start its project with docker compose, or scale its swarm service up";
 /// Where the log begins in the output of a failure.
 const LOG_TITLE: &str = "--- last log lines ---";
 
@@ -426,7 +426,7 @@ mod tests {
         more["auto_heal"] = json!(false);
         assert_eq!(remedy(&record(&more), None)[0], "auto_heal is off, so nothing restarts it");
         more["containers"] = json!([]);
-        let steps = ["start its project with docker compose", "or remove the service from the configuration"];
+        let steps = [START_PROJECT, "or remove the service from the configuration"];
         assert_eq!(remedy(&record(&more), None), steps);
     }
 }

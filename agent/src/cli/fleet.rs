@@ -111,7 +111,7 @@ async fn ask(task: &FleetTask, config: &Path) -> Result<bool, ClientError> {
         FleetTask::Fleet { target } => {
             let map: FleetImages = target.client(config)?.get(&["fleet", "images"]).await?;
             show(target.json, &map, || fleet_views::map(&map, terminal, now));
-            Ok(map.failed.is_empty())
+            Ok(map.failed.is_empty() && map.store.is_none())
         }
         FleetTask::Freeze(args) => {
             let request = FreezeRequest {

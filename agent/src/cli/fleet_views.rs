@@ -16,6 +16,9 @@ const OLD: SignedDuration = SignedDuration::from_mins(150);
 /// Formats the whole map.
 pub(super) fn map(map: &FleetImages, terminal: Terminal, now: Timestamp) -> String {
     let mut out = String::new();
+    if map.store.is_some() {
+        out.push_str(&terminal.wrap("", "the warden's store is away; this is what it read last"));
+    }
     for freeze in &map.freezes {
         out.push_str(&terminal.wrap("frozen: ", &freeze_in_words(freeze, now)));
     }
@@ -194,6 +197,15 @@ mod tests {
             .map(|line| line.split_whitespace().next().unwrap())
             .collect();
         assert_eq!(order, ["MACHINE", "r.example/web", "a", "b", "r.example/api", "a", "b"]);
+    }
+
+    #[test]
+    fn a_map_that_may_be_stale_says_so() {
+        let mut known = fleet(&json!([cell("a", &json!({}))]), &json!([]), &json!([]));
+        let shown = |known: &FleetImages| map(known, Terminal::plain(), at("2026-01-02T01:00:00Z"));
+        assert!(!shown(&known).contains("away"), "{}", shown(&known));
+        known.store = Some("away".to_owned());
+        assert!(shown(&known).starts_with("the warden's store is away; "), "{}", shown(&known));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use evenkeel_common::cli::{eprint_line, report_errors};
 use evenkeel_common::wire::{
     ApproveReply, ApproveRequest, AuditEntry, Health, ProvenRecord, RedeployReply, RollbackRequest,
-    ServiceStatus, StatusReport, TriggerReply, UnblockReply, WhyReport,
+    ServiceStatus, StatusReport, StatusValue, TriggerReply, UnblockReply, WhyReport,
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -220,6 +220,20 @@ fn finished<T>(
     }
 }
 
+/// Shows one service. Its record does not say whether the engine answers, without which what runs is unknown.
+async fn show_service(name: &str, target: &Target, config: &Path) -> Result<bool, ClientError> {
+    let (terminal, now) = (Terminal::of_process(), Timestamp::now());
+    let client = target.client(config)?;
+    let record: ServiceStatus = client.get(&["status", name]).await?;
+    let is_known = record.status == StatusValue::Ok;
+    let engine_error = if is_known { None } else { client.get::<Health>(&["health"]).await?.error };
+    target.show(&record, || {
+        let engine = engine_error.as_deref().map(|error| views::engine_away(error, terminal));
+        engine.unwrap_or_default() + &views::service(&record, terminal, now)
+    });
+    Ok(engine_error.is_none() && attention::is_fine(&record))
+}
+
 /// Returns whether the answer is good news.
 async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
     let (terminal, now) = (Terminal::of_process(), Timestamp::now());
@@ -229,11 +243,7 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
             target.show(&report, || views::report(&report, terminal, now));
             Ok(attention::is_all_fine(&report))
         }
-        RemoteTask::Status { name: Some(name), target } => {
-            let record: ServiceStatus = target.client(config)?.get(&["status", name]).await?;
-            target.show(&record, || views::service(&record, terminal, now));
-            Ok(attention::is_fine(&record))
-        }
+        RemoteTask::Status { name: Some(name), target } => show_service(name, target, config).await,
         RemoteTask::Why { name, target } => {
             let report: WhyReport = target.client(config)?.get(&["why", name]).await?;
             target.show(&report, || views::why(&report, terminal, now));

@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn only_the_check_that_the_rollback_has_requested_decides_that_it_failed() {
         let record = |requested: u64, undecided: bool| ServiceStatus {
-            requested_checks: Some(RequestedChecks { requested, ended: 0, undecided, tags_unknown: None }),
+            requested_checks: Some(RequestedChecks { requested, undecided, ..RequestedChecks::default() }),
             ..service_status("web")
         };
         let before = record(1, false);

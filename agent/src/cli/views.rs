@@ -29,6 +29,14 @@ const ENTRY_LOG_LINES: usize = 8;
 /// Indent of the lines below an entry: the width of its time.
 const ENTRY_INDENT: usize = 22;
 
+/// Says that the container engine does not answer, what that means, and what to do.
+pub(super) fn engine_away(error: &str, terminal: Terminal) -> String {
+    let text = format!("{error}; what runs now is unknown, and nothing is updated or healed");
+    let steps = "systemctl status docker; journalctl -u docker -n 50; evenkeel doctor";
+    let what = terminal.wrap("the container engine does not answer: ", &text);
+    format!("{what}{}\n", terminal.wrap("  do    ", steps))
+}
+
 /// Formats all services, one per row, and below them what is wrong and what to do.
 pub(super) fn report(report: &StatusReport, terminal: Terminal, now: Timestamp) -> String {
     if report.starting {
@@ -36,13 +44,7 @@ pub(super) fn report(report: &StatusReport, terminal: Terminal, now: Timestamp) 
     }
     let mut out = String::new();
     if let Some(error) = &report.engine_error {
-        let text = format!("{error}; what runs now is unknown, and nothing is updated or healed");
-        out.push_str(&terminal.wrap("the container engine does not answer: ", &text));
-        out.push_str(
-            &terminal
-                .wrap("  do    ", "systemctl status docker; journalctl -u docker -n 50; evenkeel doctor"),
-        );
-        out.push('\n');
+        out.push_str(&engine_away(error, terminal));
     }
     for channel in &report.undelivered {
         out.push_str(&terminal.wrap("", channel));

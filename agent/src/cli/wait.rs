@@ -225,9 +225,15 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
     let digests = digests(record);
     let is_new = record.updates_total > before.updates;
     let good = if is_new { Outcome::Proven } else { Outcome::UpToDate };
-    // Whatever is wrong with another image of the service.
-    if wait.digest.as_ref().is_some_and(|wanted| digests.contains(wanted) && is_well_on(record, wanted)) {
+    // Whatever is wrong with another image of the service. After a check that compared nothing, what runs is old news, unless
+    // it was proven just now.
+    let is_current = is_new || checks.failed.is_none();
+    let runs_well = |wanted: &String| digests.contains(wanted) && is_well_on(record, wanted);
+    if is_current && wait.digest.as_ref().is_some_and(runs_well) {
         return Some(end(wait, record, good, digests.join(", ")));
+    }
+    if let Some(why) = &checks.failed {
+        return failed(why.clone());
     }
     if let Some(errored) = &record.errored {
         return failed(errored.clone());
@@ -256,8 +262,7 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
         let runs = if digests.is_empty() { "nothing".to_owned() } else { digests.join(", ") };
         return failed(format!("{wanted} does not run; what runs: {runs}"));
     }
-    let tags_unknown = record.requested_checks.as_ref().and_then(|checks| checks.tags_unknown.clone());
-    if let Some(why) = tags_unknown.filter(|_| !is_new && wait.digest.is_none()) {
+    if let Some(why) = checks.tags_unknown.clone().filter(|_| !is_new && wait.digest.is_none()) {
         return failed(why);
     }
     // A new image is judged by its probation, whatever has become of it since.
@@ -370,7 +375,12 @@ mod tests {
             newer: None,
         };
         ServiceStatus {
-            requested_checks: Some(RequestedChecks { requested, ended, undecided, tags_unknown: None }),
+            requested_checks: Some(RequestedChecks {
+                requested,
+                ended,
+                undecided,
+                ..RequestedChecks::default()
+            }),
             images: Some(vec![image]),
             ..service_status("web")
         }
@@ -582,6 +592,23 @@ mod tests {
         assert_eq!(outcome(&wait(), &record, Some(1)), Some((Outcome::Failed, why.to_owned())));
         let asked = Wait { digest: Some(DIGEST.to_owned()), ..wait() };
         assert_eq!(outcome(&asked, &record, Some(1)).unwrap().0, Outcome::UpToDate, "it is known to run");
+    }
+
+    #[test]
+    fn after_a_check_that_compared_nothing_only_what_was_proven_meanwhile_is_good() {
+        let mut record = record(1, 1, false);
+        let why = "the container engine does not answer: refused";
+        record.requested_checks.as_mut().unwrap().failed = Some(why.to_owned());
+        let asked = Wait { digest: Some(DIGEST.to_owned()), ..wait() };
+        let failed = Some((Outcome::Failed, why.to_owned()));
+        assert_eq!(outcome(&wait(), &record, Some(1)), failed);
+        assert_eq!(outcome(&asked, &record, Some(1)), failed, "it ran when it was last seen");
+        let other = Wait { digest: Some("sha256:bb".to_owned()), ..wait() };
+        assert_eq!(outcome(&other, &record, Some(1)), failed, "it may have been started since");
+        // The deployment that was joined.
+        record.updates_total = 1;
+        assert_eq!(outcome(&asked, &record, Some(1)).unwrap().0, Outcome::Proven);
+        assert_eq!(outcome(&wait(), &record, Some(1)), failed, "another one may have been pushed since");
     }
 
     #[test]

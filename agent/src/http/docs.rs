@@ -163,7 +163,9 @@ pub(super) fn root() -> Doc {
 }
 
 pub(super) fn ui_stream() -> Doc {
-    stream("Streams audit entries and status changes.")
+    stream(
+        "Streams audit entries and status changes, after an event `epoch` that identifies the numbering of the entries.",
+    )
 }
 
 pub(super) fn registry_events() -> Doc {

@@ -74,6 +74,8 @@ pub struct View<'a> {
     pub queues: &'a [(String, Depth)],
     /// Delivery statistics of remote destinations.
     pub deliveries: &'a [DeliveryStats],
+    /// Number of errors that keep a channel or the push off.
+    pub channels_off: usize,
 }
 
 impl Metrics {
@@ -267,6 +269,11 @@ impl View<'_> {
                 waiting.map(|(destination, count)| ([("destination", destination)], count)),
             ),
             family("evenkeel_deliveries_total", "Attempts to deliver audit entries, by outcome.", delivered),
+            single(
+                "evenkeel_channels_off",
+                "Errors that keep a notification channel or the push off.",
+                self.channels_off as f64,
+            ),
             single(
                 "evenkeel_fleet_reachable",
                 "1 while a warden that manages the fleet can be asked.",

@@ -41,6 +41,7 @@ fn scrape_with(
             refused: 0,
             queued: 2,
         }],
+        channels_off: 0,
     };
     String::from_utf8(metrics.text(&view).unwrap()).unwrap()
 }

@@ -35,15 +35,19 @@ pub(super) async fn status(api: Api, _: Request) -> Response {
     if api.services.is_starting() {
         return refused(&ServiceError::Starting);
     }
-    let warnings = api.active.borrow().warnings.clone();
-    let off = warnings.iter().filter(|warning| says_it_is_off(warning)).cloned();
-    let undelivered = off.chain(undelivered(&api)).collect();
+    let undelivered = channels_off(&api).into_iter().chain(undelivered(&api)).collect();
     match api.status_answers.get(&api.services, undelivered, api.clock.now()) {
         Ok(body) => with_type(body, "application/json"),
         Err(fault) => {
             error(StatusCode::INTERNAL_SERVER_ERROR, format!("the status can't be written: {fault}"))
         }
     }
+}
+
+/// Why channels, or the push, are off.
+fn channels_off(api: &Api) -> Vec<String> {
+    let warnings = api.active.borrow().warnings.clone();
+    warnings.iter().filter(|warning| says_it_is_off(warning)).cloned().collect()
 }
 
 /// The channels through which nothing has been delivered for some time.
@@ -123,6 +127,7 @@ pub(super) async fn metrics(api: Api, _: Request) -> Response {
         stream_clients: api.stream_limiter.taken(),
         queues: recording.map_or(&[], |recording| &recording.queues),
         deliveries: &recording.map(|recording| recording.deliveries.stats()).unwrap_or_default(),
+        channels_off: channels_off(&api).len(),
     };
     match api.metrics.text(&view) {
         Ok(text) => with_type(text, TEXT_FORMAT),

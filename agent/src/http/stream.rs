@@ -16,14 +16,17 @@ pub(super) async fn events(api: Api, request: Request) -> Response {
     admitted.map_or_else(|refusal| refusal, |(permit, entries)| sse::reply(entries, api.stop, permit))
 }
 
-/// Streams audit entries and status, distinguished by event name.
+/// Streams audit entries and status, distinguished by event name, after the epoch of the entries' numbers: a page that was opened
+/// for another agent, which the same tunnel led to, must not mix the two.
 pub(super) async fn both(api: Api, request: Request) -> Response {
     let (permit, entries) = match begin(&api, &request, Some("audit")) {
         Ok(admitted) => admitted,
         Err(refusal) => return refusal,
     };
     let status = api.status_frames.follow().map(|data| Frame::Event { name: Some("status"), id: None, data });
-    sse::reply(stream::select(status, entries), api.stop, permit)
+    let epoch = api.recording.get().map(|recording| sse::json(&recording.audit.epoch()));
+    let epoch = epoch.map(|data| Frame::Event { name: Some("epoch"), id: None, data });
+    sse::reply(stream::iter(epoch).chain(stream::select(status, entries)), api.stop, permit)
 }
 
 /// Takes a stream permit and subscribes to the entries. Refuses while the outbox is not loaded or the limit is reached.

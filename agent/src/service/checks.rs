@@ -2,6 +2,8 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::service::input::CheckFault;
+
 /// The least time between two checks that users request.
 const MANUAL_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
 
@@ -17,6 +19,8 @@ pub(super) struct Checks {
     requested: u64,
     answering: u64,
     answered: u64,
+    /// Why the last check that users had requested compared nothing; `None` once any check has.
+    failed: Option<String>,
     running: Running,
     redeploy: Redeploy,
     /// When to check again outside of the poll cycle.
@@ -167,14 +171,26 @@ impl Checks {
         self.running_asked != Asked::Gated
     }
 
-    /// Records that the running check has ended with a result that counts.
-    pub(super) fn answered(&mut self) {
+    /// Records that the running check has ended with a result that counts: an observation, or `fault`.
+    pub(super) fn answered(&mut self, fault: Option<&CheckFault>) {
         self.answered = self.answering;
+        if let Some(CheckFault::Failed(text) | CheckFault::EngineAway(text)) = fault {
+            if self.running_asked != Asked::No {
+                self.failed = Some(text.clone());
+            }
+        } else {
+            self.failed = None;
+        }
     }
 
     /// The requests by users so far, and how many of them are answered.
     pub(super) fn requests(&self) -> (u64, u64) {
         (self.requested, self.answered)
+    }
+
+    /// Why the last check that users had requested compared nothing.
+    pub(super) fn failed(&self) -> Option<&str> {
+        self.failed.as_deref()
     }
 
     /// Records a result of the running check; `is_pending`: the rest of it follows. Returns whether it is the rest.

@@ -327,7 +327,7 @@ impl Service {
                 let result = result.map(|seen| self.with_events_in(seen, now));
                 if generation == self.generation {
                     if !is_pending {
-                        self.checks.answered();
+                        self.checks.answered(result.as_ref().err());
                     }
                     self.checked(is_manual, result, now);
                 } else if !is_pending {

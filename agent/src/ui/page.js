@@ -269,13 +269,16 @@ function waitingStrip() {
 async function showAnswer(panel, path, kind, show) {
   if (!panel.firstChild) panel.append(h("p", { class: "empty soft untrusted" }, "Loading…"), h("ul", { class: `things ${kind}`, hidden: true }));
   const [text, list] = panel.children;
+  // The answer is shown with what the record says by then.
+  panel.show = show;
   // One request at a time, at most one per second: while an image is pulled, a record changes several times per second.
   if (panel.isAsking) { panel.isAskedAgain = true; return; }
   panel.isAsking = true;
   panel.isAskedAgain = false;
   let shown;
   try {
-    shown = show(await ask("GET", path), list);
+    const answer = await ask("GET", path);
+    shown = panel.show(answer, list);
     setVisible(list, list.children.length > 0);
   } catch (fault) {
     shown = fault.message;
@@ -284,7 +287,7 @@ async function showAnswer(panel, path, kind, show) {
   setText(text, shown);
   setTimeout(() => {
     panel.isAsking = false;
-    if (panel.isAskedAgain) showAnswer(panel, path, kind, show);
+    if (panel.isAskedAgain) showAnswer(panel, path, kind, panel.show);
   }, 1000);
 }
 
@@ -571,6 +574,7 @@ function makeRow(name) {
       // Without auto_update the answer would always be that nothing was started.
       if (!s.auto_update && document.activeElement === trigger) redeploy.focus();
       setVisible(trigger, s.auto_update);
+      setVisible(redeploy, s.status !== "not_watched");
 
       const mayUnblock = s.status === "blocked" || Boolean(s.exhausted);
       if (!mayUnblock && document.activeElement === unblock) first().focus();
@@ -679,7 +683,7 @@ let scheduled = false;
 
 // The row of a service that the configuration leaves out.
 function notWatched({ name, reason }) {
-  return { name, status: "not_watched", errored: reason, updates_total: 0, rollbacks_total: 0, restarts_total: 0, failures_total: 0 };
+  return { name, status: "not_watched", errored: reason, auto_update: false, updates_total: 0, rollbacks_total: 0, restarts_total: 0, failures_total: 0 };
 }
 
 function takeStatus(report) {
@@ -708,7 +712,11 @@ function schedule() {
   else requestAnimationFrame(work);
 }
 
+// A frame that was requested before the page was hidden comes when it is shown again, if at all.
+document.addEventListener("visibilitychange", () => { if (scheduled) setTimeout(work, 0); });
+
 function work() {
+  if (!scheduled) return;
   scheduled = false;
   const end = performance.now() + FRAME_MS;
   let done = 0;
@@ -912,9 +920,18 @@ async function readAudit() {
   for (const entry of entries) takeEvent(entry, false);
 }
 
+// The numbering that the entries belong to. If it is another one, the tunnel leads to another agent, or this one has lost its
+// state: nothing that the page has kept is true of it.
+let epoch = null;
+function takeEpoch(now) {
+  if (epoch !== null && epoch !== now) location.reload();
+  epoch = now;
+}
+
 const connection = new Connection({
   url: "/ui/stream",
   events: {
+    epoch: takeEpoch,
     status: takeStatus,
     audit: (entry) => takeEvent(entry, Date.now() - began > 3000),
   },

@@ -263,6 +263,9 @@ pub struct FleetImages {
     /// first, and first those of the machines with the most images.
     #[serde(skip_serializing_if = "is_zero")]
     pub left_out: u64,
+    /// `away` while the warden cannot reach its store: all of this may be stale.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
 }
 
 /// One repository on all machines.

@@ -148,6 +148,10 @@ pub struct RequestedChecks {
     /// Whether something is still to come of what was found: another check, the answer of a gate command or of a warden, or
     /// a deployment.
     pub undecided: bool,
+    /// Why the last check that was requested has compared nothing: the engine did not answer, for example. Absent once a check
+    /// has, requested or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
     /// Why it is not known whether there is a newer tag to deploy: the tags could not be listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags_unknown: Option<String>,

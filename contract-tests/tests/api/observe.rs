@@ -127,6 +127,19 @@ fn the_metrics_show_an_engine_that_does_not_respond() {
     });
 }
 
+/// It has no series of its own, so an alert about it ends.
+#[test]
+fn the_metrics_show_that_a_channel_is_off_because_of_an_error() {
+    let agent = Agent::without_engine("off", |folder| {
+        Config::of([Service::idle("web", folder)])
+            .set("notifications.discord.webhook_url", "$EVENKEEL_NO_SUCH_HOOK")
+    });
+    wait_for("the metrics to show that the channel is off", || {
+        let text = agent.request("GET", "/metrics").text();
+        if text.contains("\nevenkeel_channels_off 1\n") { Ok(()) } else { Err(text) }
+    });
+}
+
 // --- description -----------------------------------------------------------------------------------------
 
 #[test]
@@ -332,6 +345,7 @@ fn a_stream_replays_resumes_and_ends_with_the_agent() {
         let frame: Value = serde_json::from_str(frame).unwrap();
         assert_eq!(frame["services"][0]["name"], "web-0", "{frame}");
         assert_eq!(frame.as_object().unwrap().len(), 2, "{frame}");
+        assert_eq!(text.matches("event: epoch\ndata: \"").count(), 1, "{text}");
         (vec![first, again], Instant::now())
     });
     let status = agent.terminate();

@@ -197,6 +197,23 @@ fn a_message_goes_after_a_while_unless_it_has_the_focus() {
 }
 
 #[test]
+fn a_tab_that_is_hidden_before_its_next_frame_still_says_how_many_need_attention() {
+    let stub = StubServer::agent();
+    stub.status(&json!({ "uptime_seconds": 5, "services": [service("shop", "ok")] }));
+    let browser = Browser::start();
+    browser.open(&stub.url());
+    browser.wait("the row", "document.querySelectorAll('#rows > tr').length === 1");
+    // The browser draws nothing more.
+    browser.run(
+        "window.frames_wanted = 0; window.requestAnimationFrame = () => { window.frames_wanted += 1; };",
+    );
+    stub.status(&json!({ "uptime_seconds": 6, "services": [service("shop", "unhealthy")] }));
+    browser.wait("the new status", "window.frames_wanted > 0");
+    browser.set_hidden(true);
+    browser.wait("the title", "document.title.startsWith('(1)')");
+}
+
+#[test]
 fn open_parts_scroll_position_and_focus_survive_updates() {
     let (stub, browser) = scene();
     browser.click(&row(1, ".fold:nth-child(1)"));
@@ -235,6 +252,34 @@ fn open_parts_scroll_position_and_focus_survive_updates() {
            .map((n) => n.outerHTML))]",
     );
     assert_eq!(elsewhere, json!([]));
+}
+
+#[test]
+fn the_entries_of_another_agent_at_the_same_address_are_not_mixed_with_those_of_the_first() {
+    let stub = StubServer::agent();
+    stub.epoch("a");
+    stub.status(&json!({ "uptime_seconds": 5, "services": [service("web", "ok")] }));
+    let entry = |message: &str| json!({ "timestamp": ago(0), "service": "web", "event": "restarted", "level": "info", "message": message });
+    stub.entry(&entry("restarted on the first machine"));
+    let browser = Browser::start();
+    browser.open(&stub.url());
+    let listed = |text: &str| {
+        format!("document.querySelector('#events').textContent.includes('restarted on the {text} machine')")
+    };
+    browser.wait("the entry", &listed("first"));
+    // Each load of the page reads the audit file twice: at once, and when the stream is open.
+    let loaded = |times: usize| {
+        wait_for("the page to be loaded", || {
+            let asked = stub.requests();
+            let count = asked.iter().filter(|asked| *asked == "GET /audit").count();
+            if count >= 2 * times { Ok(()) } else { Err(format!("{asked:?}")) }
+        });
+    };
+    loaded(1);
+    stub.epoch("b");
+    stub.entry(&entry("restarted on the second machine"));
+    loaded(2);
+    browser.wait("only the other entry", &format!("{} && !{}", listed("second"), listed("first")));
 }
 
 #[test]

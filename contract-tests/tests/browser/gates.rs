@@ -283,6 +283,11 @@ fn a_service_that_the_configuration_leaves_out_has_a_row_with_the_reason() {
     assert!(browser.text("#rows > tr:nth-child(2) .badge").ends_with("not watched"));
     assert!(browser.text("#rows > tr:nth-child(2) .note").contains("\"/x\" does not exist"));
     assert!(browser.text("#summary").contains("1 need"), "{}", browser.text("#summary"));
+    let shown = |nth: usize| {
+        let buttons = format!("document.querySelectorAll('#rows > tr:nth-child({nth}) .actions .button')");
+        browser.value(&format!("[...{buttons}].filter((button) => !button.hidden).length"))
+    };
+    assert_eq!((shown(1), shown(2)), (json!(2), json!(0)), "the agent refuses each request for it");
     stub.status(&json!({ "uptime_seconds": 6, "services": [service("shop", "ok"), service("blog", "ok")] }));
     browser.wait(
         "the corrected row",
@@ -344,4 +349,35 @@ fn the_history_lists_what_was_proven_and_an_operator_goes_back() {
     browser.click("#dialog-yes");
     browser.wait("the answer", "document.querySelector('#toasts').textContent.includes('goes back')");
     assert_eq!(stub.requests().iter().filter(|asked| *asked == "POST /rollback/shop").count(), 1);
+}
+
+#[test]
+fn the_history_offers_the_data_of_a_snapshot_that_was_made_while_it_was_asked_for() {
+    let stub = StubServer::agent();
+    stub.status(&json!({ "uptime_seconds": 5, "services": [service("shop", "ok")] }));
+    let left = json!({
+        "image": "shop:latest", "digest": NEW, "id": "sha256:id", "proven_at": ago(3600), "left_at": ago(60),
+        "on_disk": true, "runs": false, "snapshot": "one",
+    });
+    stub.answer("GET /history/shop", 200, &json!([left]));
+    let browser = Browser::start();
+    browser.open(&stub.url());
+    browser.wait("the row", "document.querySelector('#rows .fold:nth-child(5)') !== null");
+    browser.run(
+        "const [real, held] = [window.fetch, new Promise((done) => { window.answer = done; })];
+         window.fetch = async (...request) => { if (String(request[0]).includes('/history/')) await held; return real(...request); };",
+    );
+    browser.click("#rows .fold:nth-child(5)");
+    let mut shop = service("shop", "ok");
+    shop["snapshots"] = json!([
+        {"id": "one", "at": ago(60), "of": ["db_data"], "mib": 312, "image": "shop:latest", "kind": "copy",
+         "places": [{"of": "db_data", "path": "/copies/one", "volume": "shop_db_data-one"}]},
+    ]);
+    stub.status(&json!({ "uptime_seconds": 6, "services": [shop] }));
+    browser.wait("the snapshot", "document.querySelectorAll('#rows .snapshots > li').length === 1");
+    browser.run("window.answer();");
+    browser.wait(
+        "the way back with the data",
+        "document.querySelectorAll('#rows .history > li .button')[1]?.hidden === false",
+    );
 }

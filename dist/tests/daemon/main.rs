@@ -552,7 +552,7 @@ fn the_command_line_queries_the_running_agent_with_meaningful_exit_codes() {
     assert!(code == Some(1) && out.contains("NAME  STATUS"), "{code:?} {out}");
     let (code, out, _) = ask(&["status", "a", "--json"]);
     let record: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, &record["name"]), (Some(0), &json!("a")));
+    assert_eq!((code, &record["name"]), (Some(1), &json!("a")));
     let (code, out, _) = ask(&["why", "a"]);
     assert!(code == Some(0) && out.contains("auto_update is false"), "{code:?} {out}");
     let (code, out, _) = ask(&["trigger", "a"]);

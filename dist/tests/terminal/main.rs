@@ -122,6 +122,7 @@ fn answer(mut stream: TcpStream) {
     let body = match head.split_whitespace().nth(1).unwrap() {
         "/night/status" => night(),
         "/night/status/shop" => night()["services"][0].clone(),
+        "/night/health" => json!({"status": "ok"}),
         "/night/audit?limit=2" => json!([]),
         "/status" => status(),
         "/why/web" => why(),
@@ -363,6 +364,33 @@ fn starting_between_requests(mut reply: impl FnMut(&str) -> Value + Send + 'stat
         refused = !refused;
         if refused { Reply::starting() } else { Reply::ok(&reply(request)) }
     })
+}
+
+#[test]
+fn the_status_of_one_service_is_bad_news_while_the_engine_does_not_answer() {
+    let unavailable = |error: Option<&str>| match error {
+        Some(error) => Reply {
+            head: "503 Service Unavailable\r\nContent-Type: application/json",
+            body: json!({"status": "unavailable", "error": error}).to_string(),
+        },
+        None => Reply::ok(&json!({"status": "ok"})),
+    };
+    for (error, expected) in [(Some("connection refused"), 1), (None, 0)] {
+        let container =
+            json!({"id": "x", "name": "web-1", "state": "running", "status": "Unknown", "image": "web:1"});
+        let api = Api::scripted(move |request| match request {
+            "GET /status/web" => Reply::ok(&service("web", "unknown", &json!({"containers": [container]}))),
+            "GET /health" => unavailable(error),
+            other => panic!("{other}"),
+        });
+        let (code, out, said) = run(&["status", "web", "--api", &api.0]);
+        assert_eq!((code, said.as_str()), (expected, ""), "{out}");
+        let told = "the container engine does not answer: connection refused";
+        assert_eq!(out.contains(told), error.is_some(), "{out}");
+        let (code, out, _) = run(&["status", "web", "--json", "--api", &api.0]);
+        assert_eq!(code, expected, "{out}");
+        assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["name"], "web");
+    }
 }
 
 #[test]

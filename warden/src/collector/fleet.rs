@@ -188,7 +188,9 @@ impl Collector {
     /// Returns the images of all machines.
     pub fn fleet_images(&self) -> FleetImages {
         let ids = self.machines().iter().map(|machine| machine.id().to_owned()).collect();
-        self.fleet.view.lock().images(ids, self.clock.now())
+        let store = self.store_state().borrow().error().map(|_| "away".to_owned());
+        let images = self.fleet.view.lock().images(ids, self.clock.now());
+        FleetImages { store, ..images }
     }
 
     /// Returns the number of withheld digests that matter to the machines that still report.

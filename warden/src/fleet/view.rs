@@ -269,7 +269,7 @@ impl View {
             .into_iter()
             .map(|(repository, cells)| FleetImage { repository: repository.to_owned(), cells })
             .collect();
-        FleetImages { revision, machines, freezes, failed, images, left_out }
+        FleetImages { revision, machines, freezes, failed, images, left_out, store: None }
     }
 
     /// Returns the digests that one of these machines runs, may run or has blocked. The others stay withheld, but there is

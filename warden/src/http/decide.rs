@@ -1,7 +1,9 @@
 //! Endpoints for users: `GET /fleet/images`, `POST /freeze`, `POST /thaw`, `POST /unblock` (DECISIONS 8). Requests from other
 //! origins have already been refused.
 
-use evenkeel_common::http::{Admitted, Arrival, HeaderMap, Request, Response, StatusCode, error, json};
+use evenkeel_common::http::{
+    Admitted, Arrival, HeaderMap, Request, Response, StatusCode, error, json, retry_later,
+};
 use evenkeel_common::wire::{
     FleetUnblockReply, FleetUnblockRequest, FreezeReply, FreezeRequest, FreezeScope, ThawReply, ThawRequest,
 };
@@ -10,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Api;
 use super::fleet::body;
-use super::ingest::store_away;
+use super::ingest::{STORE_RETRY_AFTER, store_away};
 use crate::fleet::decisions::{Decision, MAX_FREEZE, MAX_FREEZES};
 use crate::fleet::entry::MAX_IMAGE;
 use crate::fleet::{repository, view};
@@ -38,6 +40,11 @@ pub(super) async fn images(api: Api, request: Request) -> Response {
         Some("json") => false,
         Some(_) => return error(StatusCode::BAD_REQUEST, "format is unknown; allowed: json, csv"),
     };
+    // Empty lists would say that nothing is frozen or withheld.
+    if !api.collector.store_state().borrow().is_read() {
+        let text = "the warden has not read its store yet; try again later";
+        return retry_later(StatusCode::SERVICE_UNAVAILABLE, text, STORE_RETRY_AFTER);
+    }
     let images = api.collector.fleet_images();
     if !is_csv {
         return json(StatusCode::OK, &images);

@@ -161,7 +161,7 @@ pub(super) fn images() -> Doc {
         .query("format", "`csv` or `json`.", json!({ "type": "string", "enum": ["csv", "json"] }))
         .json::<FleetImages>(200, "By image and machine.")
         .text(200, "The same as CSV.", "text/csv");
-    bad(doc)
+    bad(doc).json::<ErrorBody>(503, "The store has not been read yet.")
 }
 
 pub(super) fn freeze() -> Doc {

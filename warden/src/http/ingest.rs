@@ -20,7 +20,7 @@ use crate::reload::ActiveConfig;
 /// `Retry-After` in seconds for an agent with too many concurrent requests.
 const CROWD_RETRY_AFTER: u16 = 1;
 /// The same while the store is unavailable.
-const STORE_RETRY_AFTER: u16 = 5;
+pub(super) const STORE_RETRY_AFTER: u16 = 5;
 /// Maximum number of entries in one request (DECISIONS 8).
 const MAX_ENTRIES: usize = 500;
 

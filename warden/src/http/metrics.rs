@@ -1,18 +1,25 @@
 //! `GET /metrics`: for a scraper that has `api.token`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use evenkeel_common::http::{Request, Response, StatusCode, error};
 use evenkeel_common::metrics::{self, TEXT_FORMAT, family, flag, single};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
+use tokio::time::timeout;
 
 use super::Api;
 use super::fleet_metrics::FleetFigures;
 use super::store_metrics::StoreFigures;
 use crate::auth::tokens;
 use crate::fleet::Machine;
+use crate::keep::{Keep, Usage};
+
+/// How long a scrape waits for the size of the store. Prometheus gives up after 10 s by default, and then takes a warden whose
+/// store hangs for one that is down.
+const USAGE_TIME: Duration = Duration::from_secs(2);
 
 /// Counters of refused requests; everything else is computed from the fleet.
 #[derive(Debug, Default)]
@@ -125,10 +132,11 @@ pub(super) async fn metrics(api: Api, request: Request) -> Response {
         return refused.reply("api.token is needed as bearer token");
     }
     let state = api.collector.store_state().borrow().clone();
+    let is_up = state.error().is_none();
     let store = StoreFigures {
-        is_up: state.error().is_none(),
+        is_up,
         figures: api.collector.figures(),
-        usage: api.collector.keep().usage().await.ok(),
+        usage: if is_up { usage(api.collector.keep().as_ref()).await } else { None },
         clock_ahead: api.collector.keep().clock_ahead(),
         now: api.clock.now(),
     };
@@ -154,4 +162,9 @@ pub(super) async fn metrics(api: Api, request: Request) -> Response {
             error(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be rendered")
         }
     }
+}
+
+/// Returns the size of the store, unless it is slow to tell: it may hang, which is noticed only later.
+async fn usage(keep: &dyn Keep) -> Option<Usage> {
+    timeout(USAGE_TIME, keep.usage()).await.ok()?.ok()
 }

@@ -31,6 +31,8 @@ struct Restored {
     connection: AtomicU64,
     damage: Mutex<Option<String>>,
     is_unreadable: AtomicBool,
+    /// Whether it never tells its size.
+    hangs: AtomicBool,
     writes: Mutex<Writes>,
     /// The time of a round trip to the database.
     trip: Mutex<Duration>,
@@ -54,6 +56,7 @@ impl Restored {
             connection: AtomicU64::default(),
             damage: Mutex::default(),
             is_unreadable: AtomicBool::default(),
+            hangs: AtomicBool::default(),
             writes: Mutex::default(),
             trip: Mutex::default(),
         })
@@ -126,6 +129,9 @@ impl Keep for Restored {
         self.now().retain(limits, now).await
     }
     async fn usage(&self) -> Result<keep::Usage, KeepError> {
+        if self.hangs.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
         self.now().usage().await
     }
     fn hints(&self) -> watch::Receiver<u64> {
@@ -388,5 +394,47 @@ async fn the_metrics_have_no_figures_of_machines_and_fleet_until_the_store_has_b
     for line in [r#"evenkeel_warden_entries_total{agent="a",level="info"} 2"#, "evenkeel_warden_freezes 0"] {
         assert!(known.contains(line), "{line} is not in {known}");
     }
+    warden.finish().await;
+}
+
+/// A scraper would take the warden for one that is down, and end the alerts of all others.
+#[tokio::test]
+async fn the_metrics_do_not_wait_for_a_store_that_hangs() {
+    let keep = Restored::new(in_memory());
+    keep.hangs.store(true, Ordering::Relaxed);
+    let warden = TestWarden::with_store(keep.clone());
+    assert_eq!(status(&warden.post(A, &entry(1)).await), 200);
+    let metrics = async || warden.get("/metrics", &format!("authorization: Bearer {API_TOKEN}\r\n")).await;
+    let hung = metrics().await;
+    assert!(hung.contains("evenkeel_warden_store_up 1"), "{hung}");
+    assert!(!hung.contains("evenkeel_warden_store_entries"), "{hung}");
+    keep.hangs.store(false, Ordering::Relaxed);
+    let well = metrics().await;
+    assert!(well.contains("evenkeel_warden_store_entries 1"), "{well}");
+    warden.finish().await;
+}
+
+/// Empty lists would say that nothing is frozen or withheld.
+#[tokio::test]
+async fn the_map_says_so_if_the_store_is_away_and_is_refused_until_it_was_read() {
+    let keep = Restored::new(in_memory());
+    keep.is_unreadable.store(true, Ordering::Relaxed);
+    let warden = TestWarden::with_store(keep.clone());
+    let user = format!("authorization: Bearer {API_TOKEN}\r\n");
+    for path in ["/fleet/images", "/fleet/images?format=csv"] {
+        let unread = warden.get(path, &user).await;
+        assert_eq!(status(&unread), 503, "{unread}");
+        assert!(unread.to_lowercase().contains("\r\nretry-after: "), "{unread}");
+    }
+    keep.is_unreadable.store(false, Ordering::Relaxed);
+    assert_eq!(status(&warden.post(A, &entry(1)).await), 200);
+    let read = warden.get("/fleet/images", &user).await;
+    assert_eq!(status(&read), 200, "{read}");
+    assert!(!read.contains("away"), "{read}");
+    *keep.writes.lock() = Writes::Fail;
+    assert_eq!(status(&warden.post(A, &entry(2)).await), 503);
+    let stale = warden.get("/fleet/images", &user).await;
+    assert_eq!(status(&stale), 200, "{stale}");
+    assert!(stale.contains(r#""store":"away""#), "{stale}");
     warden.finish().await;
 }

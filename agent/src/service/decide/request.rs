@@ -42,7 +42,8 @@ impl Service {
             || self.awaits_tags()
             || self.is_deploying();
         let tags_unknown = self.config.tag_variable().and_then(|_| self.unlisted_tags().next());
-        (requested > 0).then_some(RequestedChecks { requested, ended, undecided, tags_unknown })
+        let failed = self.checks.failed().map(str::to_owned);
+        (requested > 0).then_some(RequestedChecks { requested, ended, undecided, failed, tags_unknown })
     }
 
     /// Handles a user request.

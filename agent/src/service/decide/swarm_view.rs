@@ -2,14 +2,14 @@
 
 use jiff::Timestamp;
 
-use crate::model::swarm::SwarmMode;
+use crate::model::swarm::{SwarmMode, TaskState};
 use crate::service::Service;
 use crate::service::rollout::plan::Cause;
 use crate::service::wording::swarm as wording;
 
 impl Service {
-    /// Returns whether the desired number of tasks runs, or why not; `None` if the service is scaled to 0, or its tasks have
-    /// done their work.
+    /// Returns whether the desired number of tasks runs, or why not; `None` if the service is scaled to 0. Tasks that have done
+    /// their work are well, as are the jobs of a project; `None` if the next run finds no node.
     pub(in crate::service) fn swarm_health(&self) -> Option<Result<(), String>> {
         let service = self.known.swarm.as_deref()?;
         // It is down on purpose.
@@ -18,7 +18,10 @@ impl Service {
         }
         match service.shortage() {
             None => Some(Ok(())),
-            Some(_) if service.has_done_its_work(self.last_input) => None,
+            Some(_) if service.has_done_its_work(self.last_input) => {
+                let waits = service.tasks.iter().any(|task| task.state == TaskState::Pending);
+                (!waits).then_some(Ok(()))
+            }
             Some(why) => Some(Err(why)),
         }
     }

@@ -8,6 +8,7 @@ use crate::config::UpdateConfig;
 use crate::model::window::Window;
 use crate::ports::GateAnswer;
 use crate::service::fleet::{FleetView, Link};
+use crate::service::input::CheckFault;
 use crate::service::tests::gates::{asked, found, old_enough, with};
 
 impl Scenario {
@@ -149,4 +150,29 @@ fn a_trigger_does_not_pass_the_command_but_waits_for_its_answer() {
     scenario.at(10).trigger(found('2'));
     assert!(scenario.asks_command(), "a manual check counts as its own cycle");
     assert!(!scenario.updates());
+}
+
+#[test]
+fn a_requested_check_that_compared_nothing_says_why_until_one_has() {
+    let mut scenario = Scenario::of(config());
+    let failed = |scenario: &Scenario| {
+        let checks = scenario.record().requested_checks.expect("one was requested");
+        (checks.ended, checks.failed)
+    };
+    let away = || Err(CheckFault::EngineAway("the engine does not answer".into()));
+    scenario.service.handle_request(ServiceRequest::Check, scenario.now);
+    let check = scenario.service.next_check(scenario.now);
+    assert!(matches!(check, Some(Action::Check { is_manual: true, .. })), "{check:?}");
+    let generation = scenario.service.generation;
+    scenario.input(Input::Checked { generation, is_manual: true, result: away() });
+    let why = Some("the engine does not answer".to_owned());
+    assert_eq!(failed(&scenario), (1, why.clone()));
+    // A cycle that can't look either changes nothing.
+    scenario.at(300).service.check(true);
+    let check = scenario.service.next_check(scenario.now);
+    assert!(matches!(check, Some(Action::Check { is_manual: false, .. })), "{check:?}");
+    scenario.input(Input::Checked { generation, is_manual: false, result: away() });
+    assert_eq!(failed(&scenario), (1, why));
+    scenario.at(600).poll(found('1'));
+    assert_eq!(failed(&scenario), (1, None));
 }

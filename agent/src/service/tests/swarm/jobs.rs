@@ -118,8 +118,27 @@ fn a_job_that_has_done_its_work_is_neither_errored_nor_unhealthy() {
         let mut scenario = Scenario::of(in_swarm());
         assert_eq!(scenario.check(seen('1', '1', swarm)).step(), None);
         let record = scenario.record();
-        let healthy = if is_job { None } else { Some(false) };
-        assert_eq!((record.errored.is_none(), record.healthy), (is_job, healthy), "{mode:?} {restarts:?}");
+        assert_eq!(
+            (record.errored.is_none(), record.healthy),
+            (is_job, Some(is_job)),
+            "{mode:?} {restarts:?}"
+        );
+        assert_eq!(record.status == StatusValue::Ok, is_job, "{mode:?} {restarts:?}: {:?}", record.status);
         assert_eq!(scenario.kinds().is_empty(), is_job, "{mode:?} {restarts:?}");
+    }
+}
+
+#[test]
+fn a_job_is_well_when_its_tasks_are_forgotten_and_unknown_while_no_node_takes_it() {
+    for (tasks, status) in [
+        (Vec::new(), StatusValue::Ok),
+        (vec![task("run", &image('1'), TaskState::Running)], StatusValue::Ok),
+        (vec![task("run", &image('1'), TaskState::Pending)], StatusValue::Unknown),
+    ] {
+        let swarm = SwarmService { mode: SwarmMode::Job, tasks, ..service(&image('1')) };
+        let mut scenario = Scenario::of(in_swarm());
+        let what = format!("{:?}", swarm.tasks);
+        scenario.check(seen('1', '1', swarm));
+        assert_eq!(scenario.record().status, status, "{what}");
     }
 }
