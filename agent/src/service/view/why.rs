@@ -59,7 +59,7 @@ fn digest_gates<'a>(view: &'a View<'_>) -> impl Iterator<Item = Gate> + 'a {
     rows.map(move |row| match (Some(rules).filter(|rules| (row.is_configured)(rules)), candidate) {
         (None, _) => open(row.word, "not configured"),
         (Some(_), None) => idle(view, row.word),
-        (Some(rules), Some(candidate)) => (row.judge)(&rules, candidate),
+        (Some(rules), Some(candidate)) => rules.judge(row, candidate),
     })
 }
 
