@@ -528,7 +528,7 @@ async fn record_shutdown(
     let services = services.borrow().clone();
     let deploying = services.iter().filter_map(|handle| {
         let progress = handle.published.get().record(&context).deploy?;
-        Some(format!("{} ({})", handle.config.name, wording::phase(progress.phase)))
+        Some(format!("{} ({})", handle.config.name, wording::phase(&progress)))
     });
     let deploying: Vec<String> = deploying.collect();
     let entry = |level, message: String| AuditEntry::new(now, PROGRAM, Kind::SHUTDOWN, level, message);

@@ -135,7 +135,7 @@ pub(super) async fn run(wait: &Wait, client: &Client, json: bool) -> Result<Outc
         if Instant::now() >= deadline {
             let what = record.deploy.as_ref().map_or_else(
                 || "the check has not ended".to_owned(),
-                |deploy| format!("the deployment goes on ({})", wording::phase(deploy.phase)),
+                |deploy| format!("the deployment goes on ({})", wording::phase(deploy)),
             );
             let text = format!("not decided within {} s: {what}", wait.limit.as_secs());
             break end(wait, &record, Outcome::Undecided, text);
@@ -334,10 +334,10 @@ impl Progress {
     /// Prints what has changed, on stderr.
     pub(super) fn show(&mut self, record: &ServiceStatus) {
         let text = match &record.deploy {
-            Some(DeployProgress { phase, image, deadline, probe, .. }) => {
+            Some(deploy @ DeployProgress { image, deadline, probe, .. }) => {
                 let until = deadline.map(|at| format!(", until {}", seconds(at))).unwrap_or_default();
                 let probe = probe.as_ref().map(probe_in_words).unwrap_or_default();
-                format!("{}: {}{until}{probe}", wording::phase(*phase), clean(image))
+                format!("{}: {}{until}{probe}", wording::phase(deploy), clean(image))
             }
             None => return,
         };

@@ -6,6 +6,7 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::model::{ComposeError, HookEvent, Hooks};
 use crate::ports::HookError;
+use crate::service::wording;
 
 const OLD: &str = "sha256:v1";
 const NEW: &str = "sha256:v2";
@@ -188,6 +189,29 @@ fn a_rollback_has_a_hook_of_its_own_and_one_that_fails_for_good_has_none() {
         }
         assert_eq!(scenario.service.durable().deployment, None);
     }
+}
+
+#[test]
+fn while_the_hook_before_runs_it_is_named_with_the_time_that_it_may_take() {
+    let mut scenario = with_hooks();
+    scenario.finds_an_update();
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::RunHook { .. }))));
+    let why = scenario.at(60).why().answer;
+    assert!(why.contains("the hook before is running") && !why.contains("being pulled"), "{why}");
+    let deploy = scenario.record().deploy.expect("it has begun");
+    assert_eq!((deploy.hook.as_deref(), deploy.deadline), (Some("before"), scenario.seconds(600)));
+    assert_eq!(wording::phase(&deploy), "running the hook before");
+    // After a restart of the agent, it runs once more and has all of its time.
+    let (config, durable) = (scenario.service.shared_config(), scenario.service.durable().clone());
+    let boot = boot_of("one", "one");
+    (scenario.service, _) = Service::new(config, durable, boot, StartReason::Start, scenario.now);
+    let deploy = scenario.record().deploy.expect("it goes on");
+    assert_eq!((deploy.hook.as_deref(), deploy.deadline), (Some("before"), scenario.seconds(660)));
+    scenario.reconnected();
+    scenario.hook(HookEvent::Before, Ok(()));
+    let deploy = scenario.record().deploy.expect("it goes on");
+    assert_eq!((deploy.hook, deploy.deadline), (None, None));
+    assert!(scenario.why().answer.contains("is being pulled"));
 }
 
 #[test]

@@ -93,6 +93,9 @@ fn deploying(view: &View<'_>) -> Gate {
 
 fn describe(progress: &DeployProgress, swarm_service: Option<&str>) -> String {
     let image = &progress.image;
+    if let Some(hook) = &progress.hook {
+        return format!("the hook {hook} is running, and {image} is pulled once it has ended");
+    }
     match progress.phase {
         DeployPhase::Pulling if progress.total_bytes > 0 => {
             let percent = progress.pulled_bytes.saturating_mul(100) / progress.total_bytes;
