@@ -4,6 +4,7 @@ use evenkeel_common::wire::Level;
 
 use super::*;
 use crate::config::UpdateConfig;
+use crate::model::window::Window;
 use crate::model::{ComposeError, HookEvent, Hooks};
 use crate::ports::HookError;
 use crate::service::wording;
@@ -116,6 +117,40 @@ fn nothing_is_begun_if_the_hook_before_fails_and_it_is_tried_once_a_cycle() {
     let entries: Vec<_> = scenario.entries.iter().filter(|entry| entry.event == Kind::ERROR).collect();
     assert_eq!(entries.len(), 1, "the same fault is told once: {entries:#?}");
     assert_eq!(entries[0].output, "last words");
+}
+
+#[test]
+fn a_hook_before_that_has_failed_is_not_recovered_because_the_window_has_closed() {
+    const DAY: i64 = 24 * 3600;
+    let hooks = with_hooks().service.shared_config();
+    let window = Window::parse(["00:00-03:00"], jiff::tz::TimeZone::UTC).ok();
+    let update = hooks.update.as_ref().map(|update| Arc::new(UpdateConfig { window, ..(**update).clone() }));
+    let mut scenario = Scenario::of(ServiceConfig { update, ..(*hooks).clone() });
+    for cycle in 0..5 {
+        scenario.at(cycle * 300).finds_an_update().hook(HookEvent::Before, Err("no space left"));
+        scenario.takes(StepResult::Unpinned);
+    }
+    assert_eq!(scenario.kinds(), [Kind::ERROR]);
+    for hour in [4, 5] {
+        assert_eq!(scenario.at(hour * 3600).finds_an_update().act(), None);
+        assert_eq!(scenario.record().waiting.map(|waiting| waiting.gate).as_deref(), Some("window"));
+        let errored = scenario.record().errored.expect("nothing has got better");
+        assert!(errored.contains("the hook before failed"), "{errored}");
+        assert!(!scenario.kinds().contains(&Kind::RECOVERED), "{hour}");
+        let why = scenario.why().answer;
+        assert!(why.contains("no space left; the next attempt waits for a gate"), "{why}");
+    }
+    scenario.at(DAY + 60).finds_an_update().hook(HookEvent::Before, Ok(()));
+    // How often the hook has failed delays nothing.
+    scenario.takes(StepResult::ImagesPinned { missing: vec![IMAGE.into()] });
+    scenario.takes(StepResult::Unpinned);
+    scenario.at(DAY + 360).finds_an_update().hook(HookEvent::Before, Ok(()));
+    let new = new_container();
+    scenario.comes_up(&new);
+    scenario.look(&[&new]).at(DAY + 480).look(&[&new]);
+    let told = scenario.kinds();
+    assert!(told.contains(&Kind::UPDATED) && told.contains(&Kind::RECOVERED), "{told:?}");
+    assert_eq!(scenario.service.durable().postponed, []);
 }
 
 #[test]

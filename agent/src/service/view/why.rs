@@ -172,6 +172,9 @@ fn fault(view: &View<'_>) -> Gate {
             let until = postponed.map(|one| one.until).filter(|until| *until > view.context.now).min();
             let (text, next) = match until {
                 Some(until) => (format!("{text}; the next attempt is at {}", seconds(until)), Some(until)),
+                None if view.service.holds_failed(view.decisions) => {
+                    (format!("{text}; the next attempt waits for a gate"), None)
+                }
                 None => (text.clone(), view.record.next_check),
             };
             cleared_by(
