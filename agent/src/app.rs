@@ -50,6 +50,7 @@ use crate::ports::Compose as _;
 use crate::ports::meter::Meter;
 use crate::ports::survey::Survey as _;
 use crate::project::files::Offload;
+use crate::project::needed_images::NeededImages;
 use crate::project::published::Changed;
 use crate::project::services::{Dependencies, EngineHealth, PollState, Services, Workers};
 use crate::project::snapshot::{AtRest, Data};
@@ -304,6 +305,7 @@ impl Parts {
                 dumps: self.config().state_path.join("snapshots"),
                 at_rest: AtRest::default(),
             },
+            needed_images: NeededImages::default(),
             fleet: self.wardens.clone(),
             fleet_view: self.watches.fleet.subscribe(),
             changed: self.watches.services.clone(),
@@ -528,7 +530,7 @@ async fn record_shutdown(
     let services = services.borrow().clone();
     let deploying = services.iter().filter_map(|handle| {
         let progress = handle.published.get().record(&context).deploy?;
-        Some(format!("{} ({})", handle.config.name, wording::phase(progress.phase)))
+        Some(format!("{} ({})", handle.config.name, wording::phase(&progress)))
     });
     let deploying: Vec<String> = deploying.collect();
     let entry = |level, message: String| AuditEntry::new(now, PROGRAM, Kind::SHUTDOWN, level, message);

@@ -24,7 +24,7 @@ pub(super) fn state(record: &ServiceStatus) -> (Colour, String) {
     if let (Some(deploy), StatusValue::Deploying | StatusValue::Blocked | StatusValue::NotFound) =
         (&record.deploy, record.status)
     {
-        return (Colour::Attention, wording::phase(deploy.phase).to_owned());
+        return (Colour::Attention, wording::phase(deploy).to_owned());
     }
     let is_down = record.healthy == Some(false);
     let text = match (record.status, &record.failed_update) {

@@ -382,10 +382,8 @@ fn blocked_by(agent: Option<&str>) -> String {
 }
 
 fn progress_in_words(progress: &DeployProgress, now: Timestamp) -> String {
-    let phase = match progress.phase {
-        DeployPhase::Probation => "probation",
-        other => wording::phase(other),
-    };
+    let is_probation = progress.phase == DeployPhase::Probation;
+    let phase = if is_probation { "probation" } else { wording::phase(progress) };
     let share = match (progress.phase, progress.deadline) {
         (DeployPhase::Pulling | DeployPhase::Copying, _) if progress.total_bytes > 0 => {
             Some(progress.pulled_bytes as f64 / progress.total_bytes as f64)
@@ -526,6 +524,7 @@ mod tests {
             total_bytes: 0,
             probe: None,
             handover: None,
+            hook: None,
         };
         assert_eq!(
             progress_in_words(&progress, at(5)),

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use evenkeel_common::cli::eprint_line;
 use evenkeel_common::wire::{
-    ContainerRecord, DeployOutcome, DeployProgress, FailedUpdate, ServiceStatus, TriggerReply,
+    ContainerRecord, DeployOutcome, DeployProgress, FailedUpdate, LastDeployment, ServiceStatus, StatusValue,
+    TriggerReply,
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -135,7 +136,7 @@ pub(super) async fn run(wait: &Wait, client: &Client, json: bool) -> Result<Outc
         if Instant::now() >= deadline {
             let what = record.deploy.as_ref().map_or_else(
                 || "the check has not ended".to_owned(),
-                |deploy| format!("the deployment goes on ({})", wording::phase(deploy.phase)),
+                |deploy| format!("the deployment goes on ({})", wording::phase(deploy)),
             );
             let text = format!("not decided within {} s: {what}", wait.limit.as_secs());
             break end(wait, &record, Outcome::Undecided, text);
@@ -235,7 +236,7 @@ fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64
     if let Some(why) = &checks.failed {
         return failed(why.clone());
     }
-    if let Some(errored) = &record.errored {
+    if let Some(errored) = record.errored.as_ref().filter(|_| !is_held_since(record, before)) {
         return failed(errored.clone());
     }
     if let Some(waiting) = &record.waiting {
@@ -286,6 +287,18 @@ fn restored(record: &ServiceStatus, before: Before) -> Option<String> {
 fn has_failed_since(record: &ServiceStatus, before: Before) -> bool {
     let last = record.last_deployment.as_ref();
     last.is_some_and(|last| last.outcome == DeployOutcome::Failed && Some(last.at) != before.deployed)
+}
+
+/// Whether the error is that of an update which has failed before the check was requested, and which a gate holds: it is not
+/// this check that has failed.
+fn is_held_since(record: &ServiceStatus, before: Before) -> bool {
+    let last = record.last_deployment.as_ref().filter(|last| Some(last.at) == before.deployed);
+    let has_failed = |last: &&LastDeployment| {
+        matches!(last.outcome, DeployOutcome::Failed | DeployOutcome::RolledBack)
+            && record.since.is_some_and(|since| since <= last.at)
+    };
+    let is_held = record.waiting.is_some() && record.status == StatusValue::Errored;
+    is_held && last.filter(has_failed).is_some()
 }
 
 /// Why an image that ran already can't be said to be good: the service is not well, or nothing of it runs.
@@ -339,10 +352,10 @@ impl Progress {
     /// Prints what has changed, on stderr.
     pub(super) fn show(&mut self, record: &ServiceStatus) {
         let text = match &record.deploy {
-            Some(DeployProgress { phase, image, deadline, probe, .. }) => {
+            Some(deploy @ DeployProgress { image, deadline, probe, .. }) => {
                 let until = deadline.map(|at| format!(", until {}", seconds(at))).unwrap_or_default();
                 let probe = probe.as_ref().map(probe_in_words).unwrap_or_default();
-                format!("{}: {}{until}{probe}", wording::phase(*phase), clean(image))
+                format!("{}: {}{until}{probe}", wording::phase(deploy), clean(image))
             }
             None => return,
         };
@@ -356,7 +369,7 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use evenkeel_common::testing::service_status;
-    use evenkeel_common::wire::{ImageRecord, LastDeployment, RequestedChecks, Waiting};
+    use evenkeel_common::wire::{ImageRecord, RequestedChecks, Waiting};
 
     use super::*;
 
@@ -441,6 +454,26 @@ mod tests {
         assert_eq!(of(&blocked), Some(Outcome::Failed));
         let refused = ServiceStatus { waiting: Some(waiting("blocked")), ..done(0, 0) };
         assert_eq!(of(&refused), Some(Outcome::Failed));
+    }
+
+    #[test]
+    fn an_update_that_has_failed_before_the_check_and_is_held_since_is_held() {
+        let at = |second| Timestamp::from_second(second).ok();
+        for (since, deployed, expected) in
+            [(at(0), at(0), Outcome::Held), (at(1), at(0), Outcome::Failed), (at(0), None, Outcome::Failed)]
+        {
+            let record = ServiceStatus {
+                status: StatusValue::Errored,
+                errored: Some("the hook before failed".to_owned()),
+                since,
+                waiting: Some(waiting("command")),
+                last_deployment: Some(deployment(DeployOutcome::Failed)),
+                ..record(1, 1, false)
+            };
+            let before = Before { updates: 0, rollbacks: 0, deployed };
+            let end = ended(&wait(), &record, before, Some(1)).expect("it is decided");
+            assert_eq!(end.outcome, expected, "{since:?}, {deployed:?}");
+        }
     }
 
     #[test]

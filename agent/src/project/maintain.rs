@@ -20,8 +20,8 @@ use super::world::World;
 /// than this before the one in use counts as older.
 const REBUILD_MARGIN: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// Performs one task and returns its result.
-pub(super) async fn maintain(world: &World, task: MaintenanceTask) -> MaintenanceResult {
+/// Performs one task of a service and returns its result.
+pub(super) async fn maintain(world: &World, service: &str, task: MaintenanceTask) -> MaintenanceResult {
     match task {
         MaintenanceTask::FindNewerTags { pattern, images, refresh } => {
             find_newer((world.tags.as_ref(), world.registry.as_ref()), &pattern, images, refresh).await
@@ -29,6 +29,10 @@ pub(super) async fn maintain(world: &World, task: MaintenanceTask) -> Maintenanc
         MaintenanceTask::RemoveImages { images } => {
             let mut gone = Vec::new();
             for RemovableImage { id, tags } in images {
+                if let Some(other) = world.needed_images.other_user(service, &id) {
+                    tracing::debug!(%id, other, "another service needs the image, and it is kept");
+                    continue;
+                }
                 match world.engine.remove_image(&id, &tags).await {
                     Ok(true) => gone.push(id),
                     Ok(false) => tracing::debug!(%id, "the image is tagged or in use, and is kept"),

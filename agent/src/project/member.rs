@@ -144,6 +144,7 @@ impl Member {
         let (sender, inbox) = inbox::channel();
         let service = Arc::new(service);
         let (shown, published) = published::channel(Published::new(service.clone()), world.changed.clone());
+        world.needed_images.add(&config.name, published.clone());
         let member = Self {
             service,
             is_touched: true,

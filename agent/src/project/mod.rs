@@ -26,6 +26,7 @@
 //! | `snapshot.rs` | the data that is copied before an update, and the steps that copy it |
 //! | `swarm.rs` | one check or one step of a swarm service |
 //! | `maintain.rs` | maintenance tasks |
+//! | `needed_images.rs` | the images that the cleanup of one service leaves to the others |
 //! | `files.rs` | the hash over a project's compose files |
 //! | `references.rs` | which other files a compose file makes compose read |
 //! | `tag_file.rs` | the line of the env file that sets a tag |
@@ -46,6 +47,7 @@ pub mod inbox;
 mod journal;
 mod maintain;
 mod member;
+pub mod needed_images;
 mod newer;
 mod observe;
 mod perform;

@@ -15,6 +15,7 @@ use crate::service::boot::Boot;
 use crate::service::fleet::FleetView;
 
 use super::files::Offload;
+use super::needed_images::NeededImages;
 use super::published::Changed;
 use super::snapshot::Data;
 
@@ -52,6 +53,8 @@ pub struct World {
     pub probes: Arc<dyn Probes>,
     /// The data of services.
     pub data: Data,
+    /// The images that services need.
+    pub needed_images: NeededImages,
     /// The wardens.
     pub fleet: Arc<dyn Fleet>,
     /// View of the fleet.

@@ -382,6 +382,7 @@ mod tests {
             total_bytes,
             probe: None,
             handover: None,
+            hook: None,
         };
         let pulling = |bytes| progress_of(&deploy(DeployPhase::Pulling, 0, None, bytes), at(50));
         assert_eq!(pulling((0, 0)), None, "the engine does not tell");

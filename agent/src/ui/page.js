@@ -205,11 +205,11 @@ function deployStrip() {
         setText(old, sideText("Old", deploy.handover.old));
         setText(fresh, sideText("New", deploy.handover.new));
       }
-      setText(phase, PHASES[deploy.phase] ?? deploy.phase);
+      setText(phase, deploy.hook === "before" ? "Running the hook before" : PHASES[deploy.phase] ?? deploy.phase);
       setAttribute(node, "title", legible(deploy.image));
       setVisible(probe, Boolean(deploy.probe));
       if (deploy.probe) setText(probe, probeText(deploy.probe));
-      const pulls = deploy.phase === "pulling" || deploy.phase === "copying";
+      const pulls = !deploy.hook && (deploy.phase === "pulling" || deploy.phase === "copying");
       const begun = Date.parse(deploy.since);
       const end = Date.parse(deploy.deadline ?? "");
       let part = null;

@@ -39,6 +39,7 @@ use evenkeel_agent::ports::Urgency;
 use evenkeel_agent::project::cycle::Cycle;
 use evenkeel_agent::project::files::Offload;
 use evenkeel_agent::project::handle::{Command, Handle};
+use evenkeel_agent::project::needed_images::NeededImages;
 use evenkeel_agent::project::published::Changed;
 use evenkeel_agent::project::snapshot::{AtRest, Data};
 use evenkeel_agent::project::worker::Member;
@@ -138,6 +139,7 @@ fn world_with(fake: &FakeWorld, store: Arc<dyn Store>, outbox: Outbox) -> Arc<Wo
             dumps: "/state/snapshots".into(),
             at_rest: AtRest::default(),
         },
+        needed_images: NeededImages::default(),
         offload: Offload::Inline,
         fleet: Arc::new(fake.clone()),
         fleet_view: watch::Sender::new(Arc::default()).subscribe(),

@@ -183,6 +183,36 @@ async fn a_service_that_moves_to_another_project_finishes_its_deployment_first()
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_image_that_a_service_of_another_project_goes_back_to_is_not_removed() {
+    let fake = two(Behaviour::Good);
+    let fixture = Fixture::new(&fake).await;
+    let web = fixture.add(ServiceConfig { keep_images: 1, ..named("web", WEB) }).await;
+    let other = ServiceConfig {
+        compose_project: Some("other".into()),
+        auto_update: false,
+        keep_images: 3,
+        ..named("other", WEB)
+    };
+    let proven = serde_json::json!({"id": id_of("v2"), "proven": true});
+    let durable = serde_json::json!({"images": {(WEB): {"deployed": [proven]}}});
+    let durable = serde_json::from_value(durable).expect("a state");
+    let (member, _handle) = Member::new(Arc::new(other), durable, fixture.world.clone(), StartReason::Reload);
+    fixture.placement.place(vec![member]);
+    for (nr, version) in ["v2", "v3", "v4"].into_iter().enumerate() {
+        fake.push(&reference(WEB), version, Behaviour::Good);
+        fixture.check(&web);
+        fixture.until(version, || recorded(&fake, &Kind::UPDATED).len() == nr + 1).await;
+        sleep(60 * SECOND).await;
+    }
+    let engine = fixture.world.engine.clone();
+    let kept = engine.image(&id_of("v2").0).await.expect("it answers");
+    assert!(kept.is_some(), "the other service has proven it");
+    let removed = engine.image(&id_of("v3").0).await.expect("it answers");
+    assert!(removed.is_none(), "nobody needs it");
+    fixture.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_removed_service_finishes_its_deployment_while_the_other_services_wait() {
     let fake = two(Behaviour::Good);
     fake.push(&reference(WEB), "v2", Behaviour::Unhealthy);

@@ -266,6 +266,9 @@ pub struct DeployProgress {
     /// The old and the new containers, if these start beside those (`update.order`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handover: Option<HandoverProgress>,
+    /// `before` while that hook runs, which comes first of all; absent otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook: Option<String>,
 }
 
 /// What the probe of an image on probation has shown so far; of several containers that of the one that is furthest from

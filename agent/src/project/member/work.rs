@@ -42,10 +42,14 @@ impl Member {
                 Done::Input(Box::new(Input::SwarmInspected { generation, result }))
             }
             .boxed(),
-            Action::Maintain(task) => async move {
-                Done::Input(Box::new(Input::Maintained(maintain::maintain(&world, task).await)))
+            Action::Maintain(task) => {
+                let service = self.name().to_owned();
+                async move {
+                    let result = maintain::maintain(&world, &service, task).await;
+                    Done::Input(Box::new(Input::Maintained(result)))
+                }
+                .boxed()
             }
-            .boxed(),
             Action::RunGateCommand { argv, image, question } => async move {
                 let answer = world.gate_command.ask(&argv, &question).await;
                 Done::Input(Box::new(Input::CommandAnswered { image, digest: question.digest, answer }))

@@ -9,6 +9,7 @@ use crate::service::Service;
 use crate::service::boot::{Boot, NotedClock, ShutdownSnapshot, StartReason};
 use crate::service::decide::clock_shift::is_jump;
 use crate::service::event::{Event, Note};
+use crate::service::rollout::step::Phase;
 
 impl Service {
     /// Decides how to treat containers that ended before the agent listened to events.
@@ -73,8 +74,14 @@ impl Service {
 
     /// Resumes the deployment that was in progress, if any.
     pub(in crate::service) fn resume(&mut self, reason: StartReason, now: Timestamp) {
-        // Compose may have run already.
-        self.durable.deployment.iter_mut().for_each(|deployment| deployment.must_look = false);
+        if let Some(deployment) = &mut self.durable.deployment {
+            // Compose may have run already.
+            deployment.must_look = false;
+            if deployment.phase == Phase::BeforeHook {
+                // It runs again, and has all of its time.
+                deployment.since = now;
+            }
+        }
         let Some(deployment) = &self.durable.deployment else { return };
         let in_swarm = deployment.plan().swarm.is_some();
         if self.current_project().is_none() && !in_swarm {

@@ -240,6 +240,13 @@ impl Service {
         seen.map(|seen| self.decide_images(seen, &Cause::Update, now)).unwrap_or_default()
     }
 
+    /// Whether a gate holds an update that has failed: it is not tried again before the gate opens.
+    pub(in crate::service) fn holds_failed(&self, decisions: &[ImageDecision<'_>]) -> bool {
+        let held = decisions.iter().filter(|decision| decision.gate.is_some());
+        let mut candidates = held.filter_map(|decision| decision.candidate.as_ref());
+        candidates.any(|held| self.durable.postponed.iter().any(|one| one.is_of(&[&held.digest])))
+    }
+
     /// The digests that are subject to gates, as of the last check.
     pub(in crate::service) fn seen_candidates(&self, now: Timestamp) -> Vec<Candidate> {
         self.seen_decisions(now).into_iter().filter_map(|decision| decision.candidate).collect()

@@ -267,15 +267,11 @@ impl Service {
         }
     }
 
-    /// Deployed and pulled images that are no longer needed: not among the last proven ones, not a rollback target, not used
-    /// by any container of the project, and not waiting for one.
-    fn removable(&self) -> Vec<RemovableImage> {
+    /// The images that are kept even if no container uses them: the last proven ones, the rollback targets, and those that wait
+    /// for a container. While the cleanup is off, that is all of them.
+    pub fn needed_images(&self) -> BTreeSet<&ImageId> {
         let keep = self.config.keep_images;
-        if keep == 0 {
-            return Vec::new();
-        }
         let mut kept: BTreeSet<&ImageId> = BTreeSet::new();
-        kept.extend(self.containers().iter().map(|container| &container.image));
         for (_, memory) in self.durable.images.iter() {
             kept.extend(memory.proven.as_ref().map(|image| &image.id));
             kept.extend(&memory.unproven);
@@ -283,9 +279,19 @@ impl Service {
             // It may be tried again.
             let last = memory.deployed.last().filter(|_| !self.durable.postponed.is_empty());
             kept.extend(last.map(|image| &image.id));
+            if keep == 0 {
+                kept.extend(memory.deployed.iter().map(|image| &image.id));
+            }
             let proven = memory.deployed.iter().rev().filter(|image| image.proven);
             kept.extend(proven.take(keep).map(|image| &image.id));
         }
+        kept
+    }
+
+    /// Deployed and pulled images that this service no longer needs.
+    fn removable(&self) -> Vec<RemovableImage> {
+        let mut kept = self.needed_images();
+        kept.extend(self.containers().iter().map(|container| &container.image));
         let mut old: BTreeMap<&ImageId, Vec<Reference>> = BTreeMap::new();
         let deployed = self.durable.images.iter().flat_map(|(_, memory)| &memory.deployed);
         for image in deployed.filter(|image| !kept.contains(&image.id)) {

@@ -38,8 +38,8 @@ pub(in crate::service) struct DigestGate {
     pub(in crate::service) word: &'static str,
     /// Whether the service has it.
     pub(in crate::service) is_configured: fn(&Rules<'_>) -> bool,
-    /// Its state for a digest.
-    pub(in crate::service) judge: fn(&Rules<'_>, &Candidate) -> Gate,
+    /// Its state for a digest, whoever asks for the update.
+    judge: fn(&Rules<'_>, &Candidate) -> Gate,
     passed_by: &'static [Asker],
 }
 
@@ -149,14 +149,19 @@ pub(super) fn place(word: &str) -> Option<usize> {
 }
 
 impl Rules<'_> {
-    /// The gates that hold a digest, in order.
-    fn holds<'a>(&'a self, candidate: &'a Candidate) -> impl Iterator<Item = (&'static str, Gate)> + 'a {
+    /// The state of a gate for a digest: a request that passes the gate opens it.
+    pub(super) fn judge(&self, row: &DigestGate, candidate: &Candidate) -> Gate {
         let asker =
             if self.asker == Asker::Cycle && candidate.triggered { Asker::Trigger } else { self.asker };
-        let rules = self.for_asker(asker);
+        let gate = (row.judge)(&self.for_asker(asker), candidate);
+        let is_passed = gate.holds && row.passed_by.contains(&asker);
+        if is_passed { open(row.word, "a request has passed it") } else { gate }
+    }
+
+    /// The gates that hold a digest, in order.
+    fn holds<'a>(&'a self, candidate: &'a Candidate) -> impl Iterator<Item = (&'static str, Gate)> + 'a {
         let rows = DIGEST_GATES.iter().filter(move |row| (row.is_configured)(self));
-        let rows = rows.filter(move |row| !row.passed_by.contains(&asker));
-        rows.map(move |row| (row.word, (row.judge)(&rules, candidate))).filter(|(_, gate)| gate.holds)
+        rows.map(move |row| (row.word, self.judge(row, candidate))).filter(|(_, gate)| gate.holds)
     }
 
     /// The first gate that holds a digest.

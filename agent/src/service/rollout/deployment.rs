@@ -465,7 +465,7 @@ impl Deployment {
         self.context(stops).targets(containers)
     }
 
-    /// Returns when the current probation ends at the latest.
+    /// Returns when the current probation, or the hook `before`, ends at the latest.
     pub(in crate::service) fn deadline(
         &self,
         containers: &[Container],
@@ -473,6 +473,9 @@ impl Deployment {
     ) -> Option<Timestamp> {
         if let Some(watch) = self.phase.watch() {
             return watch.deadline(self.plan.grace);
+        }
+        if self.phase == Phase::BeforeHook {
+            return Some(self.since + self.plan.hooks.as_ref()?.hooks.timeout);
         }
         Some(self.phase.probation()?.deadline(containers, self.context(stops)))
     }

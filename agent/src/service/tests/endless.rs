@@ -1,6 +1,7 @@
 //! Scenarios of endless external restarts and broken connections, in which the agent still comes to an end.
 
 use super::*;
+use crate::config::UpdateConfig;
 use crate::model::ComposeError;
 use crate::ports::Priority;
 use crate::service::observation::Unanswered;
@@ -166,6 +167,25 @@ fn a_pull_that_fails_is_repeated_less_and_less_often() {
     // The registry has the running image again.
     assert_eq!(scenario.at(7220).pulls(&seen('1')), 0);
     assert_eq!(scenario.record().errored, None);
+}
+
+#[test]
+fn an_update_that_has_failed_is_not_recovered_because_the_trigger_for_it_is_spent() {
+    let update = UpdateConfig { min_age: Some(Duration::from_hours(1)), ..UpdateConfig::default() };
+    let mut scenario = Scenario::of(ServiceConfig { update: Some(Arc::new(update)), ..config() });
+    let seen = observed('2', &[local("sha256:one", &['1'])], &[&running("a")]);
+    assert_eq!(scenario.pulls(&seen), 0);
+    assert_eq!(scenario.pulls_when_triggered(&seen), 1);
+    assert!(scenario.kinds().contains(&Kind::ERROR));
+    assert_eq!(scenario.at(60).pulls(&seen), 0);
+    assert_eq!(scenario.held_by().as_deref(), Some("min_age"));
+    assert_eq!(scenario.record().errored.as_deref(), Some("no space left on device"));
+    assert_eq!(scenario.at(3600).pulls(&seen), 1, "it is tried again once the gate has opened");
+    assert_eq!(scenario.kinds(), [], "the same failure is told once");
+    // The registry has the running image again.
+    let seen = observed('1', &[local("sha256:one", &['1'])], &[&running("a")]);
+    assert_eq!(scenario.at(3660).pulls(&seen), 0);
+    assert_eq!(scenario.kinds(), [Kind::RECOVERED]);
 }
 
 #[test]

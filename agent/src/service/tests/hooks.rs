@@ -4,8 +4,10 @@ use evenkeel_common::wire::Level;
 
 use super::*;
 use crate::config::UpdateConfig;
+use crate::model::window::Window;
 use crate::model::{ComposeError, HookEvent, Hooks};
 use crate::ports::HookError;
+use crate::service::wording;
 
 const OLD: &str = "sha256:v1";
 const NEW: &str = "sha256:v2";
@@ -118,6 +120,40 @@ fn nothing_is_begun_if_the_hook_before_fails_and_it_is_tried_once_a_cycle() {
 }
 
 #[test]
+fn a_hook_before_that_has_failed_is_not_recovered_because_the_window_has_closed() {
+    const DAY: i64 = 24 * 3600;
+    let hooks = with_hooks().service.shared_config();
+    let window = Window::parse(["00:00-03:00"], jiff::tz::TimeZone::UTC).ok();
+    let update = hooks.update.as_ref().map(|update| Arc::new(UpdateConfig { window, ..(**update).clone() }));
+    let mut scenario = Scenario::of(ServiceConfig { update, ..(*hooks).clone() });
+    for cycle in 0..5 {
+        scenario.at(cycle * 300).finds_an_update().hook(HookEvent::Before, Err("no space left"));
+        scenario.takes(StepResult::Unpinned);
+    }
+    assert_eq!(scenario.kinds(), [Kind::ERROR]);
+    for hour in [4, 5] {
+        assert_eq!(scenario.at(hour * 3600).finds_an_update().act(), None);
+        assert_eq!(scenario.record().waiting.map(|waiting| waiting.gate).as_deref(), Some("window"));
+        let errored = scenario.record().errored.expect("nothing has got better");
+        assert!(errored.contains("the hook before failed"), "{errored}");
+        assert!(!scenario.kinds().contains(&Kind::RECOVERED), "{hour}");
+        let why = scenario.why().answer;
+        assert!(why.contains("no space left; the next attempt waits for a gate"), "{why}");
+    }
+    scenario.at(DAY + 60).finds_an_update().hook(HookEvent::Before, Ok(()));
+    // How often the hook has failed delays nothing.
+    scenario.takes(StepResult::ImagesPinned { missing: vec![IMAGE.into()] });
+    scenario.takes(StepResult::Unpinned);
+    scenario.at(DAY + 360).finds_an_update().hook(HookEvent::Before, Ok(()));
+    let new = new_container();
+    scenario.comes_up(&new);
+    scenario.look(&[&new]).at(DAY + 480).look(&[&new]);
+    let told = scenario.kinds();
+    assert!(told.contains(&Kind::UPDATED) && told.contains(&Kind::RECOVERED), "{told:?}");
+    assert_eq!(scenario.service.durable().postponed, []);
+}
+
+#[test]
 fn the_hook_before_does_not_run_at_every_poll_for_an_update_that_is_not_brought_up() {
     for is_old_gone in [false, true] {
         let mut scenario = with_hooks();
@@ -188,6 +224,29 @@ fn a_rollback_has_a_hook_of_its_own_and_one_that_fails_for_good_has_none() {
         }
         assert_eq!(scenario.service.durable().deployment, None);
     }
+}
+
+#[test]
+fn while_the_hook_before_runs_it_is_named_with_the_time_that_it_may_take() {
+    let mut scenario = with_hooks();
+    scenario.finds_an_update();
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::RunHook { .. }))));
+    let why = scenario.at(60).why().answer;
+    assert!(why.contains("the hook before is running") && !why.contains("being pulled"), "{why}");
+    let deploy = scenario.record().deploy.expect("it has begun");
+    assert_eq!((deploy.hook.as_deref(), deploy.deadline), (Some("before"), scenario.seconds(600)));
+    assert_eq!(wording::phase(&deploy), "running the hook before");
+    // After a restart of the agent, it runs once more and has all of its time.
+    let (config, durable) = (scenario.service.shared_config(), scenario.service.durable().clone());
+    let boot = boot_of("one", "one");
+    (scenario.service, _) = Service::new(config, durable, boot, StartReason::Start, scenario.now);
+    let deploy = scenario.record().deploy.expect("it goes on");
+    assert_eq!((deploy.hook.as_deref(), deploy.deadline), (Some("before"), scenario.seconds(660)));
+    scenario.reconnected();
+    scenario.hook(HookEvent::Before, Ok(()));
+    let deploy = scenario.record().deploy.expect("it goes on");
+    assert_eq!((deploy.hook, deploy.deadline), (None, None));
+    assert!(scenario.why().answer.contains("is being pulled"));
 }
 
 #[test]

@@ -180,6 +180,18 @@ fn deployed_images_that_are_no_longer_needed_are_removed_after_an_update() {
 }
 
 #[test]
+fn of_a_service_whose_cleanup_is_off_all_images_are_left_by_the_others() {
+    for (keep_images, kept) in [(1, vec![version(5)]), (0, (1..=5).map(version).collect())] {
+        let mut scenario = Scenario::on_five(ServiceConfig { keep_images, ..config() });
+        for n in 1..=5 {
+            scenario.service.durable.images.of(IMAGE).note_deployed(&version(n), n != 3, &reference());
+        }
+        let left: Vec<ImageId> = scenario.service.needed_images().into_iter().cloned().collect();
+        assert_eq!(left, kept, "{keep_images}");
+    }
+}
+
+#[test]
 fn running_images_and_rollback_targets_are_not_removed_and_removed_images_are_dropped() {
     let mut scenario = Scenario::on_five(ServiceConfig { keep_images: 1, ..config() });
     for n in [5, 1, 2, 3, 4] {

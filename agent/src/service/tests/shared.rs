@@ -220,6 +220,22 @@ fn a_service_that_is_not_updated_or_has_another_image_holds_nothing() {
 }
 
 #[test]
+fn after_a_trigger_the_answer_is_the_gate_that_still_holds_and_not_one_that_was_passed() {
+    let command = UpdateConfig { gate: vec!["/bin/may-update".into()], ..UpdateConfig::default() };
+    let mut pair = Pair::both(Some(old_enough()), command);
+    pair.at(0).check_gated(None).check_free();
+    assert_eq!(pair.free_waits_for().unwrap().0, "min_age");
+    pair.ask_free(ServiceRequest::Check);
+    assert!(!begins(&mut pair.free));
+    let (gate, why) = pair.free_waits_for().unwrap();
+    assert_eq!(gate, "project");
+    let report = pair.free.why();
+    assert_eq!(report.answer, why);
+    let min_age = report.gates.iter().find(|gate| gate.gate == "min_age").expect("it is listed");
+    assert_eq!((min_age.holds, min_age.why.as_str()), (false, "a request has passed it"));
+}
+
+#[test]
 fn a_digest_that_the_other_service_has_blocked_is_told_with_the_request_that_releases_it() {
     let mut pair = Pair::of(UpdateConfig::default());
     pair.gated.service.durable.images.of(IMAGE).blocked = Some(digest('2'));

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use crate::config::ConfiguredImage;
 use crate::model::image::Reference;
-use crate::model::{Container, NetworkOwner, State};
+use crate::model::{Container, HookEvent, NetworkOwner, State};
 use crate::ports::PullProgress;
 use crate::service::decide::image::shown_hold;
 use crate::service::event::NoRemedy;
@@ -432,6 +432,7 @@ impl Service {
             total_bytes: pulled.total,
             probe: deployment.probe_progress(),
             handover: deployment.handover_progress(containers),
+            hook: (deployment.phase == Phase::BeforeHook).then(|| HookEvent::Before.key().to_owned()),
         }
     }
 }

@@ -59,7 +59,7 @@ fn digest_gates<'a>(view: &'a View<'_>) -> impl Iterator<Item = Gate> + 'a {
     rows.map(move |row| match (Some(rules).filter(|rules| (row.is_configured)(rules)), candidate) {
         (None, _) => open(row.word, "not configured"),
         (Some(_), None) => idle(view, row.word),
-        (Some(rules), Some(candidate)) => (row.judge)(&rules, candidate),
+        (Some(rules), Some(candidate)) => rules.judge(row, candidate),
     })
 }
 
@@ -93,6 +93,9 @@ fn deploying(view: &View<'_>) -> Gate {
 
 fn describe(progress: &DeployProgress, swarm_service: Option<&str>) -> String {
     let image = &progress.image;
+    if let Some(hook) = &progress.hook {
+        return format!("the hook {hook} is running, and {image} is pulled once it has ended");
+    }
     match progress.phase {
         DeployPhase::Pulling if progress.total_bytes > 0 => {
             let percent = progress.pulled_bytes.saturating_mul(100) / progress.total_bytes;
@@ -169,6 +172,9 @@ fn fault(view: &View<'_>) -> Gate {
             let until = postponed.map(|one| one.until).filter(|until| *until > view.context.now).min();
             let (text, next) = match until {
                 Some(until) => (format!("{text}; the next attempt is at {}", seconds(until)), Some(until)),
+                None if view.service.holds_failed(view.decisions) => {
+                    (format!("{text}; the next attempt waits for a gate"), None)
+                }
                 None => (text.clone(), view.record.next_check),
             };
             cleared_by(

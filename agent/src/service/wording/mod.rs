@@ -12,7 +12,9 @@ pub(super) mod swarm;
 
 use std::path::Path;
 
-use evenkeel_common::wire::{AuditEntry, DeployPhase, Gate, ImageDigest, KeptImage, Kind, Level};
+use evenkeel_common::wire::{
+    AuditEntry, DeployPhase, DeployProgress, Gate, ImageDigest, KeptImage, Kind, Level,
+};
 use jiff::Timestamp;
 
 use crate::config::ServiceConfig;
@@ -45,8 +47,11 @@ pub(super) use crate::service::wording::images::{
 use crate::service::wording::images::{label_change, label_lines, tag_change};
 
 /// A phase of a deployment.
-pub(crate) fn phase(phase: DeployPhase) -> &'static str {
-    match phase {
+pub(crate) fn phase(deploy: &DeployProgress) -> &'static str {
+    if deploy.hook.as_deref() == Some(HookEvent::Before.key()) {
+        return "running the hook before";
+    }
+    match deploy.phase {
         DeployPhase::Pulling => "pulling",
         DeployPhase::Starting => "starting",
         DeployPhase::Probation => "on probation",

@@ -225,6 +225,20 @@ impl Service {
         self.abandon(text, output, now);
     }
 
+    /// Gives up because the hook `before` has failed. It is tried once a cycle, which delays nothing that fails after it. The
+    /// failure is remembered nevertheless: if a gate holds the update by then, nothing has got better.
+    pub(in crate::service) fn hook_before_failed(&mut self, why: String, output: String, now: Timestamp) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        if deployment.plan().cause != Cause::Update {
+            return self.abandon(why, output, now);
+        }
+        let changes = deployment.plan().image_changes.clone();
+        let tries = self.tries_of(&changes);
+        self.note_failure(&changes, why.clone(), tries, now);
+        let text = self.postponed_fault().map_or(why, |fault| fault.text);
+        self.abandon(text, output, now);
+    }
+
     /// Gives up on the image that could not be pulled, and on those that move to a newer tag with it. If it is not known which,
     /// it is all of them.
     fn not_pulled(&mut self, result: StepResult, now: Timestamp) {
@@ -278,19 +292,29 @@ impl Service {
         delay: impl Fn(u32) -> Duration,
         now: Timestamp,
     ) {
+        let tries = self.tries_of(changes).saturating_add(1);
+        self.note_failure(changes, why, tries, now + delay(tries));
+    }
+
+    /// How often the update of these images was tried, and has failed for a reason that is not theirs.
+    fn tries_of(&self, changes: &[ImageChange]) -> u32 {
+        let digests: Vec<&Digest> = changes.iter().map(|change| &change.digest).collect();
+        self.durable.postponed.iter().find(|one| one.is_of(&digests)).map_or(0, |one| one.tries)
+    }
+
+    /// Remembers that the update of these images has failed, and is tried again.
+    fn note_failure(&mut self, changes: &[ImageChange], why: String, tries: u32, until: Timestamp) {
         let digests: Vec<&Digest> = changes.iter().map(|change| &change.digest).collect();
         let Some((first, others)) = digests.split_first() else { return };
-        let known = self.durable.postponed.iter_mut().find(|one| one.is_of(&digests));
-        let tries = known.as_ref().map_or(0, |one| one.tries).saturating_add(1);
         let postponed = Postponed {
             digest: (*first).clone(),
             others: others.iter().map(|digest| (*digest).clone()).collect(),
-            until: now + delay(tries),
+            until,
             tries,
             why,
         };
         // In its place, so that the fault that names all of them stays the same.
-        if let Some(known) = known {
+        if let Some(known) = self.durable.postponed.iter_mut().find(|one| one.is_of(&digests)) {
             *known = postponed;
             return;
         }
@@ -312,10 +336,11 @@ impl Service {
         (!texts.is_empty()).then(|| Fault { text: texts.join("; "), from_check: false })
     }
 
-    /// The same, while one of them does not begin yet.
+    /// The same, while one of them does not begin: it is not time for its next attempt, or a gate holds it.
     pub(in crate::service) fn waiting_fault(&self, now: Timestamp) -> Option<Fault> {
         let may_begin = self.config.auto_update && self.can_check();
-        self.postponed_fault().filter(|_| may_begin && self.next_attempt(now).is_some())
+        let waits = || self.next_attempt(now).is_some() || self.holds_failed(&self.seen_decisions(now));
+        self.postponed_fault().filter(|_| may_begin && waits())
     }
 
     /// When the next of the updates that are postponed is tried again.

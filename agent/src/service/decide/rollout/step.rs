@@ -120,8 +120,7 @@ impl Service {
                 deployment.enter(Phase::PinImages, now);
             }
             StepResult::HookEnded(Err(HookError { why, output })) => {
-                let text = wording::hook_failed(HookEvent::Before, &why);
-                self.abandon(text, output, now);
+                self.hook_before_failed(wording::hook_failed(HookEvent::Before, &why), output, now);
             }
             other => self.abandon(other.failure(), String::new(), now),
         }
