@@ -1,5 +1,6 @@
 //! Sanitizes external text for logs, pages and comparison: no control characters, bounded size, no varying parts.
 
+use std::borrow::Cow;
 use std::iter::Peekable;
 use std::str::Chars;
 
@@ -106,10 +107,32 @@ fn skip_system_command(chars: &mut Peekable<Chars<'_>>) {
     }
 }
 
+/// How much is kept of a long error: what failed is at its beginning, and why at its end, as in `…: no space left on device`.
+const BEGINNING: usize = 3 * 1024;
+const END: usize = 1024;
+
+/// Cuts the middle out of a long text, between two words if it has any. An engine passes on what a registry has answered,
+/// which may be whole pages, or whatever somebody makes of it.
+fn without_middle(text: &str) -> Cow<'_, str> {
+    if text.len() <= BEGINNING + END {
+        return Cow::Borrowed(text);
+    }
+    let mut beginning = BEGINNING;
+    while !text.is_char_boundary(beginning) {
+        beginning -= 1;
+    }
+    let (beginning, end) = (&text[..beginning], tail(text, END));
+    let beginning = beginning.rsplit_once(char::is_whitespace).map_or(beginning, |(words, _)| words);
+    let end = end.split_once(char::is_whitespace).map_or(end, |(_, words)| words);
+    Cow::Owned(format!("{beginning} … {end}"))
+}
+
 /// Normalizes a line by removing IDs, times, queries, addresses of connections and local ports, so that the same fault always
-/// gives the same text. Digests (`sha256:…`) are kept because they identify the fault.
+/// gives the same text. Digests (`sha256:…`) are kept because they identify the fault. The middle of a long one is cut before
+/// that, which takes time by the square of the length.
 pub(crate) fn stable(line: &str) -> String {
-    let line = without_addresses(&without_queries(&clean(line).replace('\n', " ")));
+    let line = without_middle(&clean(line)).replace('\n', " ");
+    let line = without_addresses(&without_queries(&line));
     let line = without_paths_on_full_disk(&line);
     let mut out = String::with_capacity(line.len());
     let mut rest = line.as_str();
@@ -480,6 +503,22 @@ mod tests {
         ] {
             assert_eq!(stable(&seen), want);
         }
+    }
+
+    #[test]
+    fn of_a_long_error_the_beginning_and_the_end_are_kept() {
+        for piece in ["1234567-", "requestid-", "x /a: no space left on device ", "http://a?secret ", "ä"] {
+            let long = stable(&piece.repeat(8 * 1024 / piece.len()));
+            assert!(long.len() <= BEGINNING + END + " … ".len(), "{piece}: {}", long.len());
+        }
+        let page = format!("pull web:1: <html>{}: no space left on device", "a".repeat(1 << 16));
+        let kept = stable(&page);
+        assert!(kept.starts_with("pull web:1: … ") && kept.ends_with(" no space left on device"), "{kept}");
+        let id = |n: u32| format!("6f1b34a0-1c2d-4e5f-8a9b-0c1d2e3f{n:04}");
+        let ids = stable(&(0..500).map(id).collect::<Vec<_>>().join(", "));
+        assert!(!ids.contains("1c2d"), "no part of an ID is left where the text was cut: {ids}");
+        let short = "x".repeat(BEGINNING + END);
+        assert_eq!(stable(&short), short);
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::future::ready;
+use std::mem;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
@@ -11,6 +13,7 @@ use serde_json::{Value, json};
 use super::names::{checked, escaped};
 use super::transport::AT_ONCE;
 use super::{DockerEngine, PING, answer, convert, events, listed};
+use crate::model::image::ImageId;
 use crate::model::output::stable;
 use crate::model::{Container, EngineError, Members, NetworkOwner, NetworkOwnerState, State};
 
@@ -231,12 +234,42 @@ impl DockerEngine {
             }
         };
         let is_inspected = seen["State"].is_object();
-        Ok(convert::container(listed, &seen, podman).map(|known| {
-            // Podman looks networks up by name.
-            let is_by_id = !podman && !known.is_live();
-            let networks = if is_by_id { convert::networks_at_start(&seen) } else { Vec::new() };
-            let state = if is_inspected || !known.is_live() { known.state } else { State::Unknown };
-            (Container { state, ..known }, networks)
-        }))
+        let Some(mut known) = convert::container(listed, &seen, podman) else { return Ok(None) };
+        let labelled = mem::take(&mut known.origin.env_files);
+        known.origin.env_files = self.env_files_of_compose(&known.image, labelled).await?;
+        // Podman looks networks up by name.
+        let is_by_id = !podman && !known.is_live();
+        let networks = if is_by_id { convert::networks_at_start(&seen) } else { Vec::new() };
+        let state = if is_inspected || !known.is_live() { known.state } else { State::Unknown };
+        Ok(Some((Container { state, ..known }, networks)))
+    }
+
+    /// Returns the env files that a container is labelled with, unless it has the label from its image. Compose sets this label
+    /// only if it has read env files; otherwise an image could name those of the whole project.
+    pub(super) async fn env_files_of_compose(
+        &self,
+        image: &ImageId,
+        labelled: Vec<PathBuf>,
+    ) -> Result<Vec<PathBuf>, EngineError> {
+        if labelled.is_empty() {
+            return Ok(labelled);
+        }
+        let known = self.env_files_of_images.lock().get(image).cloned();
+        let of_image = if let Some(known) = known {
+            known
+        } else {
+            let Ok(id) = checked(&image.0) else { return Ok(labelled) };
+            let doing = format!("inspect image {image}");
+            let seen = match self.connection.get(&doing, &format!("/images/{id}/json"), &[]).await {
+                Ok(seen) => seen,
+                Err(error) if self.is_away(&error).await => return Err(error),
+                // It may have been removed.
+                Err(_) => return Ok(labelled),
+            };
+            let found = convert::env_files(&answer::map(&seen, "/Config/Labels").unwrap_or_default());
+            self.env_files_of_images.lock().insert(image.clone(), found.clone());
+            found
+        };
+        Ok(if labelled == of_image { Vec::new() } else { labelled })
     }
 }

@@ -30,7 +30,7 @@ const FILES_LABEL: &str = "com.docker.compose.project.config_files";
 /// Label with the project directory.
 pub(super) const FOLDER_LABEL: &str = "com.docker.compose.project.working_dir";
 /// Label with the env files that compose interpolated the files with, separated by commas.
-pub(super) const ENV_FILES_LABEL: &str = "com.docker.compose.project.environment_file";
+const ENV_FILES_LABEL: &str = "com.docker.compose.project.environment_file";
 /// Label with the dependencies of a compose service as `service:condition:restart`, separated by commas.
 pub(super) const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
 /// Label with the number of a container among those of its compose service. All containers of all composes have it.
@@ -129,7 +129,7 @@ pub(super) fn is_anchor(name: Option<&str>, labels: &HashMap<String, String>) ->
 
 /// Returns the paths of a label, which compose separates by commas. A path can contain commas as well: what does not begin with
 /// `/` is the rest of the absolute path before it, unless it is `-`, the standard input.
-pub(super) fn paths(label: &str) -> Vec<String> {
+fn paths(label: &str) -> Vec<String> {
     let mut paths: Vec<String> = Vec::new();
     for piece in label.split(',') {
         match paths.last_mut() {
@@ -142,6 +142,12 @@ pub(super) fn paths(label: &str) -> Vec<String> {
     }
     paths.retain(|path| !path.is_empty());
     paths
+}
+
+/// Returns the env files that a label of a container, or of its image, names. Compose's paths are absolute.
+pub(super) fn env_files(labels: &HashMap<String, String>) -> Vec<PathBuf> {
+    let label = labels.get(ENV_FILES_LABEL).map(String::as_str).unwrap_or_default();
+    paths(label).into_iter().map(PathBuf::from).filter(|file| file.is_absolute()).collect()
 }
 
 /// Builds a container from its list entry and its inspection; either may be null. Fields missing in the inspection are
@@ -180,11 +186,7 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
             .collect(),
         origin: Origin {
             folder: labels.remove(FOLDER_LABEL).map(PathBuf::from).filter(|folder| folder.is_absolute()),
-            env_files: paths(&labels.remove(ENV_FILES_LABEL).unwrap_or_default())
-                .into_iter()
-                .map(PathBuf::from)
-                .filter(|file| file.is_absolute())
-                .collect(),
+            env_files: env_files(&labels),
         },
         restarts_with: depends_on.split(',').filter_map(restarted_with).collect(),
         waits_for: depends_on.split(',').filter_map(awaited).collect(),

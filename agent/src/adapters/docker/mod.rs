@@ -21,6 +21,7 @@ mod version;
 mod volumes;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,6 +89,8 @@ pub struct DockerEngine {
     pulls: Semaphore,
     /// Listed containers that could not be inspected, already logged, by ID.
     unseen: Mutex<HashSet<String>>,
+    /// The env files that labels of images name, as far as they were asked for.
+    env_files_of_images: Mutex<HashMap<ImageId, Vec<PathBuf>>>,
 }
 
 impl DockerEngine {
@@ -99,6 +102,7 @@ impl DockerEngine {
             looks: Looks::default(),
             pulls: Semaphore::new(PULLS_AT_ONCE),
             unseen: Mutex::default(),
+            env_files_of_images: Mutex::default(),
         }
     }
 

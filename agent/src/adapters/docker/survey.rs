@@ -1,5 +1,6 @@
 //! The whole host: engine information and all containers.
 
+use std::mem;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
@@ -9,6 +10,7 @@ use serde_json::Value;
 
 use super::client::Client;
 use super::{DockerEngine, answer, convert, images};
+use crate::model::image::ImageId;
 use crate::model::{EngineError, Origin, State};
 use crate::ports::survey::{EngineInfo, ListedContainer, Survey};
 
@@ -43,6 +45,11 @@ impl Survey for DockerEngine {
             !convert::is_anchor(answer::container_name(one), &labels)
         });
         let mut found: Vec<ListedContainer> = listed.iter().map(listed_container).collect();
+        for (one, listed) in found.iter_mut().zip(&listed) {
+            let image = ImageId(answer::text(listed, "/ImageID").unwrap_or_default().into());
+            let labelled = mem::take(&mut one.origin.env_files);
+            one.origin.env_files = self.env_files_of_compose(&image, labelled).await?;
+        }
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
     }
@@ -95,9 +102,7 @@ fn listed_container(listed: &Value) -> ListedContainer {
     let project = label(convert::PROJECT_LABEL).filter(|_| !convert::are_of_image(&labels));
     let origin = Origin {
         folder: label(convert::FOLDER_LABEL).map(PathBuf::from),
-        env_files: label(convert::ENV_FILES_LABEL)
-            .map(|files| convert::paths(files).into_iter().map(PathBuf::from).collect())
-            .unwrap_or_default(),
+        env_files: convert::env_files(&labels),
     };
     let name = answer::container_name(listed).or_else(|| answer::text(listed, "/Id")).unwrap_or_default();
     ListedContainer {

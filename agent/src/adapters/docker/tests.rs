@@ -408,6 +408,49 @@ async fn a_container_that_disappears_between_list_and_inspection_is_left_out() {
 }
 
 #[tokio::test]
+async fn an_image_does_not_name_the_env_files_of_its_project() {
+    let server = server().await;
+    let label = "com.docker.compose.project.environment_file";
+    let labels = json!({
+        "com.docker.compose.project": "p", "com.docker.compose.container-number": "1", (label): "/x.env",
+    });
+    let of_image = |files: Value| Some(json!({"Config": {"Labels": files}}));
+    let containers = [
+        ("c1", "sha256:aa", of_image(json!({(label): "/x.env"}))),
+        ("c2", "sha256:bb", of_image(json!({(label): "/other.env"}))),
+        ("c3", "sha256:cc", of_image(json!(null))),
+        ("c4", "sha256:dd", None),
+    ];
+    let listed: Vec<Value> = containers
+        .iter()
+        .map(|(id, image, _)| json!({"Id": id, "Names": [format!("/{id}")], "ImageID": image, "Labels": labels}))
+        .collect();
+    for (id, image, of_image) in &containers {
+        let seen = json!({
+            "Id": id, "Name": format!("/{id}"), "Image": image, "State": {"Status": "running"},
+            "Config": {"Labels": labels},
+        });
+        for _ in 0..2 {
+            answer(&server, "/containers/json", 200, &json!(listed).to_string()).await;
+            answer(&server, &format!("/containers/{id}/json"), 200, &seen.to_string()).await;
+        }
+        if let Some(of_image) = of_image {
+            answer(&server, &format!("/images/{image}/json"), 200, &of_image.to_string()).await;
+        }
+    }
+    let engine = engine(&server);
+    let x = PathBuf::from("/x.env");
+    let expected = [vec![], vec![x.clone()], vec![x.clone()], vec![x]];
+    for _ in 0..2 {
+        let seen = engine.containers(&Members::Project("p".into())).await.unwrap();
+        assert_eq!(seen.into_iter().map(|one| one.origin.env_files).collect::<Vec<_>>(), expected);
+    }
+    let running = crate::ports::survey::Survey::running(&engine).await.unwrap();
+    assert_eq!(running.into_iter().map(|one| one.origin.env_files).collect::<Vec<_>>(), expected);
+    assert_eq!(asked(&server, "/images/sha256:aa/json").await.len(), 1, "an image never changes");
+}
+
+#[tokio::test]
 async fn a_request_that_hangs_for_one_container_only_is_refused() {
     let server = server().await;
     let connection = Connection::new(Endpoint::Tcp(server.address().to_string()));

@@ -4,7 +4,6 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{
     DirBuilderExt as _, FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
 };
@@ -12,10 +11,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, SeekFrom};
+use rustix::fs::{CWD, FileType, Mode, SeekFrom};
 use rustix::io::Errno;
 use tokio::sync::watch;
 
+use super::held::{Folder, Held};
 use super::mounts::{check_no_mount_below, other_file_system};
 use super::{SnapshotError, attributes, because, partial, remove, sync_parent};
 
@@ -52,9 +52,10 @@ impl Report {
     }
 }
 
-/// Copies a folder. The copy has its name once it is complete and on disk.
-pub(super) fn complete(from: &Path, to: &Path, report: &Report) -> Result<(), SnapshotError> {
-    check_no_mount_below(from)?;
+/// Copies the folder with the data. The copy has its name once it is complete and on disk.
+pub(super) fn complete(live: &Path, to: &Path, report: &Report) -> Result<(), SnapshotError> {
+    check_no_mount_below(live)?;
+    let source = Folder::live(live)?;
     let unfinished = partial(to);
     // What a run left that was killed.
     remove(&unfinished)?;
@@ -62,28 +63,27 @@ pub(super) fn complete(from: &Path, to: &Path, report: &Report) -> Result<(), Sn
         DirBuilder::new().mode(0o700).recursive(true).create(parent).map_err(because("create", parent))?;
     }
     DirBuilder::new().mode(0o700).create(&unfinished).map_err(because("create", &unfinished))?;
-    attributes::disinherit(&unfinished).map_err(because("prepare", &unfinished))?;
-    contents(from, &unfinished, report)?;
+    let target = Folder::open(&unfinished)?;
+    attributes::disinherit(&target.held).map_err(because("prepare", &unfinished))?;
+    contents(&source, &target, report)?;
     fs::rename(&unfinished, to).map_err(because("name", to))?;
     sync_parent(to)
 }
 
 /// Copies the contents and the attributes of a folder into an empty one, and waits until they are on disk.
-pub(super) fn contents(from: &Path, to: &Path, report: &Report) -> Result<(), SnapshotError> {
-    let (source, target) = (Folder::open(from)?, Folder::open(to)?);
-    let seen = source.handle.metadata().map_err(because("read", from))?;
-    let mut copying = Copying::new(seen.dev(), target.inside(OsStr::new("")), report);
-    copying.folder(&source, &target, Path::new(""), 0)?;
-    attributes::copy(&source.itself(), &seen, &target.itself())
-        .map_err(because("give its attributes to", to))?;
-    rustix::fs::syncfs(&target.handle).map_err(|error| because("sync", to)(error.into()))
+pub(super) fn contents(from: &Folder, to: &Folder, report: &Report) -> Result<(), SnapshotError> {
+    let seen = from.held.metadata().map_err(because("read", &from.path))?;
+    let mut copying = Copying::new(seen.dev(), to.held.path(), report);
+    copying.folder(from, to, Path::new(""), 0)?;
+    attributes::copy(&from.held, &seen, &to.held).map_err(because("give its attributes to", &to.path))?;
+    rustix::fs::syncfs(&to.held).map_err(|error| because("sync", &to.path)(error.into()))
 }
 
 /// Gives a new folder the attributes of another one, as its copy would get them.
 pub(super) fn attributes_alone(from: &Path, to: &Path) -> io::Result<()> {
     let (source, target) = (Folder::open_as(from, from)?, Folder::open_as(to, to)?);
-    attributes::disinherit(&target.itself())?;
-    attributes::copy(&source.itself(), &source.handle.metadata()?, &target.itself())
+    attributes::disinherit(&target.held)?;
+    attributes::copy(&source.held, &source.held.metadata()?, &target.held)
 }
 
 /// Regular files that can share their blocks with a copy if one of them can.
@@ -144,7 +144,7 @@ pub(super) fn size(folder: &Path, looks_closer: bool) -> Result<Size, SnapshotEr
             entries => entries.map_err(because("read", &folder))?,
         };
         let known = names.len();
-        names.extend(attributes::names(&folder).unwrap_or_default());
+        names.extend(Held::of(&folder).and_then(|held| attributes::names(&held)).unwrap_or_default());
         if depth == 0 || names.len() > known {
             attributed.push(folder.clone());
         }
@@ -182,39 +182,6 @@ pub(super) fn size(folder: &Path, looks_closer: bool) -> Result<Size, SnapshotEr
 
 fn too_deep(folder: &Path) -> SnapshotError {
     SnapshotError(format!("{} is too deep to be copied", folder.display()))
-}
-
-/// An open folder. Its entries are reached through the open file, so that nobody can put a link in place of a part of their
-/// path.
-struct Folder {
-    handle: File,
-    path: PathBuf,
-}
-
-impl Folder {
-    fn open(path: &Path) -> Result<Self, SnapshotError> {
-        Self::open_as(path, path).map_err(because("open", path))
-    }
-
-    fn open_as(path: &Path, shown: &Path) -> io::Result<Self> {
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let flags = flags.bits().cast_signed();
-        let handle = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-        Ok(Self { handle, path: shown.to_owned() })
-    }
-
-    fn itself(&self) -> PathBuf {
-        self.inside(OsStr::new("."))
-    }
-
-    fn inside(&self, name: &OsStr) -> PathBuf {
-        Path::new("/proc/self/fd").join(self.handle.as_raw_fd().to_string()).join(name)
-    }
-
-    fn folder(&self, name: &OsStr) -> Result<Self, SnapshotError> {
-        let shown = self.path.join(name);
-        Self::open_as(&self.inside(name), &shown).map_err(because("open", &shown))
-    }
 }
 
 struct Copying<'a> {
@@ -293,46 +260,56 @@ impl<'a> Copying<'a> {
         let entries = fs::read_dir(from.inside(OsStr::new(""))).map_err(because("read", &from.path))?;
         for entry in entries {
             let name = entry.map_err(because("read", &from.path))?.file_name();
-            let (source, target) = (from.inside(&name), to.inside(&name));
             let shown = from.path.join(&name);
             self.report.check().map_err(because("copy", &shown))?;
-            let seen = fs::symlink_metadata(&source).map_err(because("read", &shown))?;
+            let source = Held::of(&from.inside(&name)).map_err(because("read", &shown))?;
+            let seen = source.metadata().map_err(because("read", &shown))?;
             if seen.dev() != self.device {
                 return Err(other_file_system(&shown));
             }
-            let kind = seen.file_type();
+            let (kind, target) = (seen.file_type(), to.inside(&name));
             if kind.is_socket() {
                 continue;
             }
-            if kind.is_dir() {
+            let (source, copied) = if kind.is_dir() {
                 DirBuilder::new().mode(0o700).create(&target).map_err(because("copy", &shown))?;
-                let (source, target) = (from.folder(&name)?, to.folder(&name)?);
+                let source = Folder::of(source, &shown).map_err(because("open", &shown))?;
+                let target = to.folder(&name)?;
                 self.folder(&source, &target, &at.join(&name), depth + 1)?;
+                (source.held, target.held)
             } else if let Some(first) = self.links.get(&seen.ino()).filter(|_| seen.nlink() > 1) {
-                fs::hard_link(self.root.join(first), &target).map_err(because("link", &shown))?;
+                self.link(first, &target).map_err(because("link", &shown))?;
                 continue;
             } else if kind.is_file() {
-                self.file(&source, &seen, &target).map_err(because("copy", &shown))?;
+                let copied = self.file(&source, &seen, &target).map_err(because("copy", &shown))?;
+                (source, copied)
             } else {
-                special(&source, &seen, &target).map_err(because("copy", &shown))?;
-            }
+                let copied = special(&from.inside(&name), &seen, &target).map_err(because("copy", &shown))?;
+                (source, copied)
+            };
             if seen.nlink() > 1 && !kind.is_dir() {
                 self.links.insert(seen.ino(), at.join(&name));
             }
-            attributes::copy(&source, &seen, &target).map_err(because("give its attributes to", &shown))?;
+            attributes::copy(&source, &seen, &copied).map_err(because("give its attributes to", &shown))?;
         }
         Ok(())
     }
 
-    fn file(&mut self, from: &Path, seen: &Metadata, to: &Path) -> io::Result<()> {
-        let flags = OFlags::NOFOLLOW.bits().cast_signed();
-        let source = OpenOptions::new().read(true).custom_flags(flags).open(from)?;
+    /// Gives the copy of a file, at this path from the root, one more name.
+    fn link(&self, first: &Path, to: &Path) -> io::Result<()> {
+        let (folder, name) = (first.parent().unwrap_or(first), first.file_name().unwrap_or_default());
+        let folder = Held::below(&self.root, folder)?;
+        fs::hard_link(folder.path().join(name), to)
+    }
+
+    fn file(&mut self, from: &Held, seen: &Metadata, to: &Path) -> io::Result<Held> {
+        let source = from.to_read()?;
         let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
         if self.can_share {
             match (self.clone)(&source, &target) {
                 Ok(()) => {
                     self.copied(seen.blocks().saturating_mul(512));
-                    return Ok(());
+                    return Held::written(target);
                 }
                 // Not on this file system.
                 Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::XDEV | Errno::NOSYS) => self.can_share = false,
@@ -340,7 +317,8 @@ impl<'a> Copying<'a> {
                 Err(_) => {}
             }
         }
-        self.data(&source, seen.len(), &target)
+        self.data(&source, seen.len(), &target)?;
+        Held::written(target)
     }
 
     /// Copies the data of a file, and leaves its holes out.
@@ -395,10 +373,11 @@ impl<'a> Copying<'a> {
 }
 
 /// Copies a symbolic link, a FIFO or a device.
-fn special(from: &Path, seen: &Metadata, to: &Path) -> io::Result<()> {
+fn special(from: &Path, seen: &Metadata, to: &Path) -> io::Result<Held> {
     let kind = seen.file_type();
     if kind.is_symlink() {
-        return std::os::unix::fs::symlink(fs::read_link(from)?, to);
+        std::os::unix::fs::symlink(fs::read_link(from)?, to)?;
+        return Held::of(to);
     }
     let node = if kind.is_fifo() {
         FileType::Fifo
@@ -407,7 +386,8 @@ fn special(from: &Path, seen: &Metadata, to: &Path) -> io::Result<()> {
     } else {
         FileType::CharacterDevice
     };
-    Ok(rustix::fs::mknodat(CWD, to, node, Mode::from_raw_mode(0o600), seen.rdev())?)
+    rustix::fs::mknodat(CWD, to, node, Mode::from_raw_mode(0o600), seen.rdev())?;
+    Held::of(to)
 }
 
 #[cfg(test)]
@@ -440,6 +420,23 @@ mod tests {
         assert_eq!(error, "it is shorter than its size says");
     }
 
+    #[test]
+    fn a_file_with_several_names_is_not_looked_for_behind_a_link() {
+        let place = tempfile::tempdir().unwrap();
+        let [root, outside] = ["root", "outside"].map(|name| place.path().join(name));
+        for folder in [&root.join("inside"), &outside] {
+            fs::create_dir_all(folder).unwrap();
+            fs::write(folder.join("file"), "x").unwrap();
+        }
+        std::os::unix::fs::symlink(&outside, root.join("link")).unwrap();
+        let report = Report::to_the_end();
+        let copying = Copying::new(0, root.clone(), &report);
+        copying.link(Path::new("inside/file"), &root.join("one")).unwrap();
+        let error = copying.link(Path::new("link/file"), &root.join("other")).unwrap_err().to_string();
+        assert_eq!(error, "link in its path is a link by now, or no directory");
+        assert_eq!(fs::metadata(outside.join("file")).unwrap().nlink(), 1);
+    }
+
     /// Writes something else, so that a clone is told from a copy, and refuses a file of two bytes.
     fn clone_but_for_two_bytes(source: &File, target: &File, why: Errno) -> rustix::io::Result<()> {
         if source.metadata().expect("an open file").len() == 2 {
@@ -458,7 +455,8 @@ mod tests {
             ["1", "22", "333"].map(|content| {
                 let (from, to) = (place.path().join(content), place.path().join(format!("{content} copy")));
                 fs::write(&from, content).unwrap();
-                copying.file(&from, &fs::symlink_metadata(&from).unwrap(), &to).unwrap();
+                let from = Held::of(&from).unwrap();
+                copying.file(&from, &from.metadata().unwrap(), &to).unwrap();
                 fs::read_to_string(to).unwrap()
             })
         };

@@ -1,11 +1,13 @@
 //! Puts a copy in place of the folder that it was made of.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
+use super::held::{Folder, Held};
 use super::{
     FolderId, Place, Report, SnapshotError, attributes, because, copy, identity, mounts, nearest, partial,
     remove, sync_parent,
@@ -16,7 +18,7 @@ use super::{
 pub(super) fn restore(place: &Place, copied: FolderId) -> Result<(), SnapshotError> {
     let Place { live, copy, aside } = place;
     if !is_copy(live, place, copied)? {
-        if !copy.is_dir() {
+        if !fs::symlink_metadata(copy).is_ok_and(|found| found.is_dir()) {
             return Err(SnapshotError(format!("the copy {} is gone", copy.display())));
         }
         if !exchange(copy, live)? {
@@ -41,8 +43,8 @@ pub(super) fn undo(place: &Place, copied: FolderId) -> Result<(), SnapshotError>
     }
     let left = if aside.exists() { aside } else { copy };
     if !is_copy(left, place, copied)? && !exchange(left, live)? {
-        clear(live)?;
-        copy::contents(left, live, &Report::to_the_end())?;
+        let source = Folder::open(left)?;
+        copy::contents(&source, &clear(live)?, &Report::to_the_end())?;
         // The data is in the folder again. A later run must not take a part of what was set aside for all of it.
         let used_up = partial(left);
         remove(&used_up)?;
@@ -69,7 +71,9 @@ fn exchange(one: &Path, live: &Path) -> Result<bool, SnapshotError> {
     if mounts::is_mounted_elsewhere(&mounts::mounts(), live) {
         return Ok(false);
     }
-    match rustix::fs::renameat_with(CWD, one, CWD, live, RenameFlags::EXCHANGE) {
+    let (parent, name) = (live.parent().unwrap_or(live), live.file_name().unwrap_or_default());
+    let parent = Held::below(Path::new("/"), parent).map_err(because("put back", live))?;
+    match rustix::fs::renameat_with(CWD, one, &parent, name, RenameFlags::EXCHANGE) {
         Ok(()) => sync_parent(live).map(|()| true),
         Err(Errno::XDEV | Errno::BUSY | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(false),
         Err(error) => Err(because("put back", live)(error.into())),
@@ -89,8 +93,8 @@ fn by_contents(place: &Place) -> Result<(), SnapshotError> {
             let _ = remove(&partial(aside));
         })?;
     }
-    clear(live)?;
-    copy::contents(copy, live, &report)
+    let source = Folder::open(copy)?;
+    copy::contents(&source, &clear(live)?, &report)
 }
 
 fn check_clearable(folder: &Path) -> Result<(), SnapshotError> {
@@ -98,17 +102,47 @@ fn check_clearable(folder: &Path) -> Result<(), SnapshotError> {
     attributes::check_clearable(folder)
 }
 
-/// Removes what is in a folder, and what is copied into it would inherit.
-fn clear(folder: &Path) -> Result<(), SnapshotError> {
-    check_clearable(folder)?;
-    for entry in fs::read_dir(folder).map_err(because("read", folder))? {
-        let entry = entry.map_err(because("read", folder))?;
-        let path = entry.path();
-        if entry.file_type().map_err(because("read", &path))?.is_dir() {
-            remove(&path)?;
+/// Removes what is in the folder with the data, and what is copied into it would inherit.
+fn clear(live: &Path) -> Result<Folder, SnapshotError> {
+    check_clearable(live)?;
+    let folder = Folder::live(live)?;
+    for entry in fs::read_dir(folder.inside(OsStr::new(""))).map_err(because("read", live))? {
+        let entry = entry.map_err(because("read", live))?;
+        let shown = live.join(entry.file_name());
+        if entry.file_type().map_err(because("read", &shown))?.is_dir() {
+            mounts::check_removable(&shown)?;
+            fs::remove_dir_all(entry.path()).map_err(because("remove", &shown))?;
         } else {
-            fs::remove_file(&path).map_err(because("remove", &path))?;
+            fs::remove_file(entry.path()).map_err(because("remove", &shown))?;
         }
     }
-    attributes::disinherit(folder).map_err(because("prepare", folder))
+    attributes::disinherit(&folder.held).map_err(because("prepare", live))?;
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn what_a_link_in_the_path_of_the_data_leads_to_is_neither_emptied_nor_exchanged() {
+        let place = tempfile::tempdir().unwrap();
+        let [outside, copied, link, real] =
+            ["outside", "copied", "link", "real"].map(|n| place.path().join(n));
+        for folder in [&outside.join("data"), &copied, &real] {
+            fs::create_dir_all(folder).unwrap();
+            fs::write(folder.join("file"), "x").unwrap();
+        }
+        symlink(&outside, &link).unwrap();
+        for live in [&link, &link.join("data")] {
+            let SnapshotError(error) = clear(live).err().unwrap();
+            assert!(error.ends_with(": link in its path is a link by now, or no directory"), "{error}");
+        }
+        assert!(exchange(&copied, &link.join("data")).is_err());
+        assert!(outside.join("data/file").exists() && copied.join("file").exists());
+        clear(&real).unwrap();
+        assert_eq!(fs::read_dir(&real).unwrap().count(), 0);
+    }
 }

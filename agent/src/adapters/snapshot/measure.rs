@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rustix::fs::{CWD, RenameFlags};
 
 use super::copy::Alike;
+use super::held::Held;
 use super::mounts::{
     are_in_one_mount, check_no_mount_below, is_mounted_elsewhere, mount_points, mounts, without_volumes,
 };
@@ -249,7 +250,8 @@ fn check_mounted(mounts: &str, folder: &Path) -> Result<(), SnapshotError> {
 fn shares_blocks(live: &Path, largest: Option<&Path>, target: &Path) -> Result<bool, SnapshotError> {
     let written = Probe(target.join(probe_name("b")));
     let to = written.create().map_err(because("write in", target))?;
-    let shares = |from: &Path| File::open(from).and_then(|from| Ok(rustix::fs::ioctl_ficlone(to, from)?));
+    let shares =
+        |from: &Path| Ok::<_, io::Error>(rustix::fs::ioctl_ficlone(&to, Held::of(from)?.to_read()?)?);
     if let Some(largest) = largest {
         return Ok(shares(largest).is_ok());
     }

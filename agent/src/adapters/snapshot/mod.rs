@@ -4,6 +4,7 @@
 mod attributes;
 mod copy;
 mod exchange;
+mod held;
 mod measure;
 mod mounts;
 #[cfg(test)]
@@ -12,12 +13,13 @@ mod turn;
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
+use rustix::fs::OFlags;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
@@ -163,7 +165,9 @@ fn remove(folder: &Path) -> Result<(), SnapshotError> {
 
 fn sync_parent(path: &Path) -> Result<(), SnapshotError> {
     let parent = path.parent().unwrap_or(path);
-    File::open(parent).and_then(|folder| folder.sync_all()).map_err(because("sync", parent))
+    let flags = OFlags::DIRECTORY.bits().cast_signed();
+    let opened = File::options().read(true).custom_flags(flags).open(parent);
+    opened.and_then(|folder| folder.sync_all()).map_err(because("sync", parent))
 }
 
 /// The nearest folder on the way to a path that exists.

@@ -573,6 +573,18 @@ async fn a_folder_is_resolved_before_it_is_copied() {
 }
 
 #[test]
+fn a_folder_that_is_being_filled_is_nobody_elses() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    chown(folder.path(), Some(1000), Some(1000)).unwrap();
+    attributes::disinherit(&held::Held::of(folder.path()).unwrap()).unwrap();
+    let seen = fs::metadata(folder.path()).unwrap();
+    assert_eq!((seen.uid(), seen.mode() & 0o7777), (0, 0o700));
+}
+
+#[test]
 fn what_takes_rights_of_its_own_is_found_when_it_is_measured() {
     if !is_root() {
         return;
