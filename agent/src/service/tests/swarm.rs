@@ -1,5 +1,6 @@
 //! Scenarios of a swarm service: manual requests, and the plan and course of an update.
 
+mod halfway;
 mod jobs;
 mod left;
 
@@ -275,8 +276,8 @@ fn an_image_whose_task_stopped_with_its_node_is_rolled_back_but_not_blocked() {
     }
 }
 
-#[test]
-fn a_rollback_that_the_swarm_pauses_is_started_again_four_times() {
+/// An update from 1 to 2 that has failed, and whose rollback the swarm has paused each time.
+fn rollback_given_up() -> Scenario {
     let mut scenario = converging();
     let paused = |state: UpdateState, n: char| {
         let update = Some(UpdateStatus { state, message: String::new() });
@@ -297,6 +298,12 @@ fn a_rollback_that_the_swarm_pauses_is_started_again_four_times() {
         scenario.observes(Ok(paused(UpdateState::RollbackPaused, '1')));
     }
     assert!(scenario.service.durable.deployment.is_none(), "it is over");
+    scenario
+}
+
+#[test]
+fn a_rollback_that_the_swarm_pauses_is_started_again_four_times() {
+    let mut scenario = rollback_given_up();
     let failed = scenario.kinds().into_iter().filter(|kind| *kind == Kind::ROLLBACK_FAILED);
     assert_eq!(failed.count(), 1);
 }

@@ -36,9 +36,12 @@ impl Service {
             (Some(old), Some(view)) if swarm.digest().as_ref() != Some(&old) => at(view, swarm, old),
             _ => swarm.image.clone(),
         };
-        let force = (cause == Cause::Redeploy).then_some(swarm.force_update + 1);
+        let is_set = is_same_image(&to, &swarm.image);
+        // Nothing else makes the swarm go on with a rollback that it has paused.
+        let is_stuck = is_set && cause == Cause::RetryRollback && swarm.is_paused();
+        let force = (is_stuck || cause == Cause::Redeploy).then_some(swarm.force_update + 1);
         // If the service is already set to the image, no task is replaced: the existing ones prove it.
-        let is_replaced = force.is_some() || !is_same_image(&to, &swarm.image);
+        let is_replaced = force.is_some() || !is_set;
         let known: BTreeSet<String> =
             swarm.tasks.iter().filter(|_| is_replaced).map(|task| task.id.clone()).collect();
         let set =
