@@ -173,6 +173,7 @@ impl Service {
         let start = start.filter(|cause| !pulls_first || *cause != Cause::Start);
         self.known.containers = Some(observation.containers.clone());
         self.known.swarm.clone_from(&observation.swarm);
+        self.known.swarm_error = None;
         self.known.observation = Some(Arc::new(observation));
         self.release_pending_data();
         self.known.pulled.clear();

@@ -3,6 +3,7 @@
 mod halfway;
 mod jobs;
 mod left;
+mod unreadable;
 
 use serde_json::json;
 

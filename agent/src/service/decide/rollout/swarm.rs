@@ -12,6 +12,7 @@
 //! once the outcome is decided, the deployment has ended.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -130,9 +131,18 @@ impl Service {
             Ok(service) => self.swarm_seen(&service, now),
             Err(error @ SwarmError::NoService(_)) if at_work => self.left_unproven(error.to_string(), now),
             Err(error) if at_work => self.swarm_unavailable(&error, now),
-            Err(_) => {}
+            // The engine's health says so for all services at once.
+            Err(SwarmError::Unavailable(_)) => {}
+            Err(error) => self.swarm_unreadable(&error),
         }
         self.conclude_in_swarm(now);
+    }
+
+    /// Forgets what is known of a service that can't be read while nothing is deployed: no check has to follow that would tell.
+    fn swarm_unreadable(&mut self, error: &SwarmError) {
+        self.known.swarm = None;
+        self.known.containers = matches!(error, SwarmError::NoService(_)).then(Arc::default);
+        self.known.swarm_error = Some(error.to_string());
     }
 
     /// Reports whether it is not known yet if the engine was restarted, and has ended the tasks that it ran.
@@ -154,6 +164,7 @@ impl Service {
         self.known.containers = Some(service.containers().into());
         let was_undeployable = self.undeployable().is_some();
         self.known.swarm = Some(Box::new(service.clone()));
+        self.known.swarm_error = None;
         // An update may have been waiting for the service to have tasks.
         if was_undeployable && self.undeployable().is_none() {
             self.request_check();
