@@ -531,7 +531,11 @@ impl Service {
 
     /// Returns a fault if an update would replace a container that the agent needs.
     fn needed(&self) -> Option<String> {
-        let (container, need) = self.known.observation.as_ref()?.needed.as_ref()?;
+        let seen = self.known.observation.as_ref()?;
+        let (container, need) = seen.needed.as_ref()?;
+        if let (Some(service), Some(view)) = (&seen.swarm, seen.images.first()) {
+            return Some(wording::swarm::needed(&service.name, &view.configured, container, *need));
+        }
         Some(wording::fault(&FaultCause::ContainerNeeded { container, need: *need }))
     }
 

@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::*;
 use crate::config::UpdateConfig;
-use crate::model::SwarmError;
 use crate::model::swarm::{Restarts, SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
+use crate::model::{Need, SwarmError};
 use crate::service::ROLLBACK_ATTEMPTS;
 use crate::service::action::{SetImage, SwarmStep};
 use crate::service::input::SwarmResult;
@@ -604,6 +604,17 @@ fn an_update_of_an_earlier_version_is_read_and_continued_at_its_step() {
             assert_eq!((failed.by_node, failed.task.as_str(), watch.rejected.len()), (true, "new", 1));
         }
     }
+}
+
+#[test]
+fn a_service_that_the_agent_needs_is_not_updated_by_it() {
+    let mut scenario = Scenario::of(in_swarm());
+    let needed = Some(("shop_web.1".to_owned(), Need::ForEngine));
+    let seen = Observation { needed, ..seen('2', '1', service(&image('1'))) };
+    assert_eq!(scenario.check(seen).step(), None);
+    let told = scenario.record().errored.expect("it says why");
+    assert!(told.contains("the swarm would stop shop_web.1, through which the agent reaches"), "{told}");
+    assert!(told.ends_with("`docker service update --image localhost:5000/web:1 shop_web`"), "{told}");
 }
 
 impl Scenario {
