@@ -47,3 +47,26 @@ fn a_rollback_that_was_given_up_is_an_error_as_long_as_the_swarm_has_paused_it()
     assert_eq!(scenario.at(80).check(seen('2', '1', over('1', "second"))).step(), None);
     assert_eq!(scenario.record().errored, None);
 }
+
+/// The swarm replaces only tasks whose specification is another one.
+#[test]
+fn tasks_that_a_paused_rollback_has_left_on_the_image_prove_it_when_it_is_set_again() {
+    for state in [TaskState::Running, TaskState::Preparing] {
+        let mut scenario = Scenario::of(in_swarm());
+        let mut swarm = halfway();
+        (swarm.tasks[1].state, swarm.tasks[1].should_run) = (state, true);
+        assert!(matches!(scenario.check(seen('2', '1', swarm)).step(), Some(SwarmStep::Admit { .. })));
+        let plan = scenario.plan();
+        assert_eq!((&plan.to, &plan.back, plan.force), (&image('2'), &image('1'), None));
+        assert_eq!(plan.known.iter().collect::<Vec<_>>(), ["back"], "{state:?}");
+        let labels = crate::model::image_config::ConfigChange::default();
+        scenario.input(stepped(SwarmResult::Admitted { labels }));
+        assert!(scenario.step().is_some());
+        scenario.input(stepped(SwarmResult::Set));
+        for second in [10, 30] {
+            scenario.at(second).observes(Ok(over('2', "left")));
+        }
+        assert!(scenario.service.durable.deployment.is_none(), "{state:?}: it is over");
+        assert!(scenario.kinds().contains(&Kind::UPDATED), "{state:?}");
+    }
+}
