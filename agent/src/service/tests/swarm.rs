@@ -3,6 +3,7 @@
 mod halfway;
 mod jobs;
 mod left;
+mod meanwhile;
 mod unreadable;
 
 use serde_json::json;

@@ -19,7 +19,7 @@ use jiff::Timestamp;
 
 use crate::model::SwarmError;
 use crate::model::swarm::{SwarmService, is_same_image};
-use crate::service::event::{Fault, RollbackProblem};
+use crate::service::event::{Event, Fault, Local, RollbackProblem};
 use crate::service::health::gap::Sight;
 use crate::service::input::{StepResult, SwarmResult};
 use crate::service::rollout::deployment::Deployment;
@@ -234,8 +234,17 @@ impl Service {
             let watch = deployment.phase.watch().cloned().unwrap_or_default();
             return self.failed(watch.blame(service, goal), now);
         }
+        // Without a digest, it says nothing against the new one: as far as is known, it is what the tag names.
+        let is_declined = is_back || service.digest().is_some();
         for change in deployment.plan().image_changes.clone() {
-            self.durable.images.of(&change.configured).declined = Some(change.digest);
+            let (image, remote) = (change.configured, change.digest);
+            let memory = self.durable.images.of(&image);
+            if is_declined {
+                memory.declined = Some(remote);
+            } else {
+                memory.not_found = Some(remote.clone());
+                self.emit(Event::NotFound { image, remote, local: Local::WithoutDigest }, now);
+            }
         }
         self.left_unproven(wording::swarm::other_image_set(&swarm.service, &service.image, is_back), now);
     }
