@@ -18,6 +18,12 @@ pub(in crate::service) fn other_image_set(service: &str, image: &str, is_back: b
     format!("{}; nothing is proven or blocked", foreign(service, image))
 }
 
+/// The swarm has left the image of a rollback for the one that had failed.
+pub(in crate::service) fn returned(service: &str, image: &str, message: &str) -> String {
+    let why = if message.is_empty() { String::new() } else { format!(" ({message})") };
+    format!("the swarm has set its service {service} back to {image} by itself{why}")
+}
+
 /// An external update is in progress.
 pub(in crate::service) fn busy(service: &str) -> String {
     format!("another update of the swarm service {service} is in progress; the next check tries again")

@@ -24,6 +24,7 @@ use crate::service::health::gap::Sight;
 use crate::service::input::{StepResult, SwarmResult};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::SwarmPlan;
+use crate::service::rollout::probation::{Failed, Reason};
 use crate::service::rollout::step::Phase;
 use crate::service::rollout::target::watch::{Goal, Verdict, Watch};
 use crate::service::{ENGINE_RETRY, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, wording};
@@ -75,8 +76,9 @@ impl Service {
                 deployment.enter_attempt(verify, deployment.attempt, now);
                 self.inspections.request_by(now);
             }
-            (Phase::Rollback(failed), result @ SwarmResult::Foreign { .. }) => {
-                self.fail_for_good(failed, RollbackProblem::Step(failure(result, &service)), now);
+            (Phase::Rollback(failed), SwarmResult::Foreign { image }) => {
+                let why = wording::swarm::foreign(&service, &image);
+                self.rollback_overtaken(failed, &image, why, now);
             }
             (Phase::Rollback(failed), result) => {
                 self.rollback_step_failed(failed, failure(result, &service), now);
@@ -205,8 +207,13 @@ impl Service {
                         self.fail_for_good(failed, RollbackProblem::NotProven(again.failure), now);
                     }
                     Verdict::Foreign => {
-                        let why = wording::swarm::foreign(&swarm.service, &service.image);
-                        self.fail_for_good(failed, RollbackProblem::Step(why), now);
+                        let why = match &service.update {
+                            Some(update) if service.is_rolled_back_by_swarm() => {
+                                wording::swarm::returned(&service.name, &service.image, &update.message)
+                            }
+                            _ => wording::swarm::foreign(&swarm.service, &service.image),
+                        };
+                        self.rollback_overtaken(failed, &service.image, why, now);
                     }
                 }
             }
@@ -247,6 +254,18 @@ impl Service {
             }
         }
         self.left_unproven(wording::swarm::other_image_set(&swarm.service, &service.image, is_back), now);
+    }
+
+    /// Ends a rollback, in the course of which the specification was set to another image. With one of the update's it has
+    /// failed; any other one is somebody's decision, which takes the place of the old image.
+    fn rollback_overtaken(&mut self, failed: Failed, image: &str, why: String, now: Timestamp) {
+        let deployment = self.durable.deployment.as_ref();
+        let Some(swarm) = deployment.and_then(|deployment| deployment.plan().swarm.as_ref()) else { return };
+        if [&swarm.from, &swarm.to].iter().any(|own| is_same_image(image, own)) {
+            self.fail_for_good(failed, RollbackProblem::Step(why), now);
+        } else {
+            self.rolled_back(failed, Some(Reason::Words(why)), now);
+        }
     }
 
     /// Waits for the swarm. Tasks without a suitable node are not a failure: the swarm goes on once there is a node.
