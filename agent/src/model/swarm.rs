@@ -40,9 +40,9 @@ pub struct SwarmService {
     pub update: Option<UpdateStatus>,
     /// All tasks in the managers' task history.
     pub tasks: Vec<Task>,
-    /// Host names of the nodes that are down.
+    /// The nodes that are down, as in [`Task::node`].
     pub nodes_down: BTreeSet<String>,
-    /// Host names of the nodes that are paused: the swarm neither places tasks there nor replaces those of global services.
+    /// Those that are paused: the swarm neither places tasks there nor replaces those of global services.
     pub nodes_paused: BTreeSet<String>,
     /// Which tasks that have ended its restart policy replaces.
     pub restarts: Restarts,
@@ -123,7 +123,7 @@ pub struct Task {
     pub id: String,
     /// `service.slot`, or `service.node` for a global service.
     pub name: String,
-    /// Host name of its node; empty until it is assigned to one.
+    /// Host name of its node, or the node's ID if other nodes have that host name, too; empty until it is assigned to one.
     pub node: String,
     /// Image of its specification.
     pub image: String,

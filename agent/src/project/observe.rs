@@ -302,8 +302,8 @@ impl Check {
         Ok((containers, files))
     }
 
-    /// Returns a container that compose must not stop, if an update would replace it.
-    async fn needed(
+    /// Returns a container that neither compose nor a swarm may stop, if an update would replace it.
+    pub(super) async fn needed(
         &self,
         images: &[ImageView],
         containers: &[Container],

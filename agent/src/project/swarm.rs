@@ -1,13 +1,14 @@
 //! One check, and one step, of a swarm service.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::ConfiguredImage;
 use crate::model::image::{ImageId, Reference, Repository};
 use crate::model::image_config::{ConfigChange, ImageConfig};
 use crate::model::swarm::{SwarmService, is_same_image};
-use crate::model::{Digest, SwarmError};
+use crate::model::{Container, Digest, SwarmError};
 use crate::ports::{Registry, Swarm};
 use crate::service::action::{SetImage, SwarmStep};
 use crate::service::input::{CheckFault, StepResult, SwarmResult};
@@ -62,11 +63,13 @@ impl Check {
             }
             images.push(view);
         }
-        let containers = service.containers().into();
+        let containers: Arc<[Container]> = service.containers().into();
+        let needed = Box::pin(self.needed(&images, &containers)).await?;
         Ok(Observation {
             images,
             containers,
             swarm: Some(Box::new(service)),
+            needed,
             unanswered,
             unsigned: judged.unsigned,
             signed_earlier: judged.signed_earlier,

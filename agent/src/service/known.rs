@@ -23,6 +23,8 @@ pub(super) struct Known {
     pub(super) containers: Option<Arc<[Container]>>,
     /// The swarm service, if this is one.
     pub(super) swarm: Option<Box<SwarmService>>,
+    /// Why it can't be read, as of the last inspection.
+    pub(super) swarm_error: Option<String>,
     /// Exit code of each container's last run, by ID: the engine no longer reports it once the next run begins.
     pub(super) exit_codes: BTreeMap<String, i64>,
     /// IDs of the containers whose health check has passed: the engine remembers only the last few probes.

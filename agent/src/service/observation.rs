@@ -35,7 +35,7 @@ pub struct Observation {
     /// Compose files that containers were created with and that are not configured, if bringing up the project without
     /// them would change these containers.
     pub unlisted_files: Vec<PathBuf>,
-    /// A running container of an image that is out of date, by name, that compose must not stop.
+    /// A running container of an image that is out of date, by name, that neither compose nor a swarm may stop.
     pub needed: Option<(String, Need)>,
     /// How compose's definition of what an update would bring up compares with what runs; `None` if there is no update to
     /// compare for.

@@ -60,7 +60,7 @@ pub struct ServiceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthy: Option<bool>,
     /// Why `healthy` is false, for example `stopped by hand` or `web-1 exited with code 1`; without `healthy`, that there is no
-    /// container of the name in `container_name`; absent otherwise.
+    /// container of the name in `container_name`, or why the swarm service can't be read; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unhealthy_reason: Option<String>,
     /// A deployment is in progress, including its probation.

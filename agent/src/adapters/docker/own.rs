@@ -18,6 +18,11 @@ const OF_NETWORK: [&str; 3] = ["/etc/hostname", "/etc/hosts", "/etc/resolv.conf"
 /// A file that podman mounts for the container itself, whatever network it has.
 const OF_CONTAINER: &str = "/run/.containerenv";
 
+/// Label with the name of the swarm service that a container is a task of.
+const SWARM_SERVICE_LABEL: &str = "com.docker.swarm.service.name";
+/// Label with the name of that service's stack.
+const STACK_LABEL: &str = "com.docker.stack.namespace";
+
 /// What the kernel tells of this process.
 #[derive(Debug, Default)]
 pub(super) struct Traces {
@@ -103,10 +108,12 @@ fn between<'a>(endpoint: &Endpoint, own: &[&Value], listed: &'a [Value]) -> Vec<
     let Some((host, port)) = address.rsplit_once(':') else { return Vec::new() };
     let (host, port) = (host.trim_matches(['[', ']']), port.parse::<u64>().ok());
     let near: BTreeSet<&str> = own.iter().flat_map(|one| networks(one)).map(|(network, _)| network).collect();
-    let service = |one: &'a Value| one.get("Labels")?.get(convert::SERVICE_LABEL)?.as_str();
     let has_name = |one: &'a Value| {
         let is_near = networks(one).any(|(network, _)| near.contains(network));
-        is_near && (name(one) == host || service(one) == Some(host))
+        is_near
+            && (name(one) == host
+                || label(one, convert::SERVICE_LABEL) == Some(host)
+                || is_task_of(one, host))
     };
     let has_address = |one: &'a Value| {
         let fields = ["/IPAddress", "/GlobalIPv6Address"];
@@ -123,6 +130,13 @@ fn between<'a>(endpoint: &Endpoint, own: &[&Value], listed: &'a [Value]) -> Vec<
         port.is_some_and(|port| ports.any(|published| leads_to(published, host, port)))
     });
     running
+}
+
+/// Whether a listed container is a task of the swarm service of this name, which may lack that of its stack.
+fn is_task_of(listed: &Value, host: &str) -> bool {
+    let Some(service) = label(listed, SWARM_SERVICE_LABEL) else { return false };
+    let stack = label(listed, STACK_LABEL);
+    service == host || stack.and_then(|stack| service.strip_prefix(stack)?.strip_prefix('_')) == Some(host)
 }
 
 /// Whether this published port is what a connection to that host and port reaches.
@@ -162,6 +176,10 @@ fn is_id(text: &str) -> bool {
 /// The IDs in a line: `/docker/ID`, `/system.slice/docker-ID.scope`, `/machine.slice/libpod-ID.scope/container`.
 fn ids(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !c.is_ascii_alphanumeric()).filter(|part| is_id(part))
+}
+
+fn label<'a>(listed: &'a Value, name: &str) -> Option<&'a str> {
+    listed.get("Labels")?.get(name)?.as_str()
 }
 
 fn id(listed: &Value) -> &str {
@@ -270,6 +288,27 @@ mod tests {
             let expected: BTreeMap<String, Need> =
                 expected.into_iter().map(|(digit, need)| (hex(digit), need)).collect();
             assert_eq!(traces.needed(&endpoint, &listed), expected, "{endpoint}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_that_is_a_swarm_service_is_found_by_the_name_of_the_service() {
+        let on = |digit: char, service: &str| {
+            json!({"Id": hex(digit), "Names": [format!("/{service}.1.{digit}")], "State": "running",
+                "Labels": {"com.docker.swarm.service.name": service, "com.docker.stack.namespace": "ops"},
+                "NetworkSettings": {"Networks": {"ops_default": {}}}})
+        };
+        let listed = [on('a', "ops_agent"), on('b', "ops_engine"), on('c', "other_engine")];
+        let mountinfo =
+            mounted(&format!("/var/lib/docker/containers/{}/hostname", hex('a')), "/etc/hostname");
+        let traces = Traces { mountinfo, cgroup: "0::/\n".into() };
+        for (host, proxy) in
+            [("engine", Some('b')), ("ops_engine", Some('b')), ("other_engine", Some('c')), ("ops", None)]
+        {
+            let proxy = proxy.map(|digit| (hex(digit), Need::ForEngine));
+            let expected: BTreeMap<String, Need> =
+                proxy.into_iter().chain([(hex('a'), Need::ToRun)]).collect();
+            assert_eq!(traces.needed(&Endpoint::Tcp(format!("{host}:2375")), &listed), expected, "{host}");
         }
     }
 

@@ -48,15 +48,12 @@ impl Swarm for DockerEngine {
         let (tasks, nodes, own) =
             tokio::join!(tasks, self.swarm_read("list nodes", "/nodes", &[]), self.own_node());
         let (tasks, nodes) = (tasks?, nodes?);
-        let hosts: HashMap<&str, &str> = list(&nodes, "")
-            .iter()
-            .filter_map(|node| Some((text(node, "/ID")?, text(node, "/Description/Hostname")?)))
-            .collect();
         let gone: BTreeSet<&str> = list(&nodes, "")
             .iter()
             .filter(|node| matches!(text(node, "/Status/State"), Some("down" | "disconnected")))
             .filter_map(|node| text(node, "/ID"))
             .collect();
+        let hosts = node_names(&nodes, &gone);
         let own = own.unwrap_or_default();
         let seen = |seen: &Value| task(seen, name, &hosts, &gone, &own);
         // A machine that has left the swarm and joined again is listed twice, once as down (moby#30059).
@@ -67,11 +64,11 @@ impl Swarm for DockerEngine {
             text(node, "/Status/State") == Some("ready") && text(node, "/Spec/Availability") == Some("pause")
         };
         let paused = list(&nodes, "").iter().filter(is_paused);
-        let paused = paused.filter_map(|node| text(node, "/Description/Hostname"));
+        let paused = paused.filter_map(|node| hosts.get(text(node, "/ID")?));
         Ok(SwarmService {
             tasks: list(&tasks, "").iter().filter_map(seen).collect(),
             nodes_down: absent.map(|host| (*host).to_owned()).collect(),
-            nodes_paused: paused.map(str::to_owned).collect(),
+            nodes_paused: paused.map(|host| (*host).to_owned()).collect(),
             ..service(&found)
         })
     }
@@ -367,6 +364,20 @@ fn update_state(word: &str) -> UpdateState {
     }
 }
 
+/// Returns the name of each node by its ID: the host name, or the ID if several nodes that are present have that host name.
+fn node_names<'a>(nodes: &'a Value, gone: &BTreeSet<&str>) -> HashMap<&'a str, &'a str> {
+    let all = list(nodes, "").iter();
+    let all = all.filter_map(|node| Some((text(node, "/ID")?, text(node, "/Description/Hostname")?)));
+    let all: Vec<(&'a str, &'a str)> = all.collect();
+    let (mut present, mut shared) = (BTreeSet::new(), BTreeSet::new());
+    for (id, host) in &all {
+        if !gone.contains(id) && !present.insert(*host) {
+            shared.insert(*host);
+        }
+    }
+    all.into_iter().map(|(id, host)| (id, if shared.contains(host) { id } else { host })).collect()
+}
+
 /// Parses a task, or returns `None` without an ID.
 fn task(
     seen: &Value,
@@ -419,8 +430,8 @@ fn platforms(manifest: &Value) -> BTreeSet<String> {
 fn misfit(service: &SwarmService, built_for: &BTreeSet<String>, nodes: &Value) -> Option<String> {
     let is_active = |node: &Value| text(node, "/Spec/Availability") == Some("active");
     let runs_it = |node: &Value| {
-        let host = text(node, "/Description/Hostname");
-        service.running().any(|task| host == Some(task.node.as_str()))
+        let names = [text(node, "/Description/Hostname"), text(node, "/ID")];
+        service.running().any(|task| names.contains(&Some(task.node.as_str())))
     };
     let is_global = service.mode == SwarmMode::Global;
     let own = node_platforms(nodes, |node| (is_global || service.is_constrained) && runs_it(node));

@@ -75,6 +75,29 @@ async fn a_machine_that_has_joined_again_is_neither_down_nor_paused_because_of_i
 }
 
 #[tokio::test]
+async fn nodes_that_have_one_host_name_are_told_apart_by_their_ids() {
+    let node = |id: &str, availability: &str| {
+        let (description, spec) = (json!({"Hostname": "pi"}), json!({"Availability": availability}));
+        json!({"ID": id, "Description": description, "Spec": spec, "Status": {"State": "ready"}})
+    };
+    let task = |id: &str, node: &str, state: &str| json!({"ID": id, "NodeID": node, "DesiredState": "running", "Status": {"State": state}});
+    let spec = json!({"Name": "web", "Mode": {"Global": {}}});
+    let tasks = json!([task("t1", "n1", "running"), task("t2", "n2", "preparing")]);
+    let nodes = json!([node("n1", "active"), node("n2", "pause")]);
+    let server = server().await;
+    answer(&server, "/services", 200, &json!([{"ID": "s1", "Spec": spec}]).to_string()).await;
+    answer(&server, "/tasks", 200, &tasks.to_string()).await;
+    answer(&server, "/nodes", 200, &nodes.to_string()).await;
+    answer(&server, "/info", 200, "{}").await;
+    let seen = engine(&server).service("web").await.unwrap();
+    let named: Vec<_> = seen.tasks.iter().map(|task| (&*task.name, &*task.node)).collect();
+    assert_eq!(named, [("web.n1", "n1"), ("web.n2", "n2")]);
+    assert_eq!((seen.desired(), seen.containers().len()), (2, 2));
+    assert_eq!(seen.shortage().as_deref(), Some("1 of 2 tasks run (web.n2 is preparing)"));
+    assert_eq!(seen.nodes_paused.into_iter().collect::<Vec<_>>(), ["n2"]);
+}
+
+#[tokio::test]
 async fn a_restart_policy_that_leaves_ended_tasks_as_they_are_for_a_while_is_recognized() {
     for (policy, expected) in [
         (json!(null), Restarts::All),

@@ -6,13 +6,14 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::model::image::{ImageId, Reference};
 use crate::model::snapshot::{Room, Source};
+use crate::model::swarm::SwarmService;
 use crate::model::{Container, Origin, State};
 use crate::service::action::{Action, CheckAsked, FilesAsked};
 use crate::service::compare::Comparison;
 use crate::service::decide::image::ImageDecision;
 use crate::service::event::{Event, Fault, FaultCause, Local, Unblock};
 use crate::service::input::CheckFault;
-use crate::service::observation::{ImageView, Observation};
+use crate::service::observation::{ImageView, LocalImage, Observation};
 use crate::service::rollout::plan::{Cause, GoBackReason};
 use crate::service::state::StandingFault;
 use crate::service::{Service, compare, gates, wording};
@@ -172,6 +173,7 @@ impl Service {
         let start = start.filter(|cause| !pulls_first || *cause != Cause::Start);
         self.known.containers = Some(observation.containers.clone());
         self.known.swarm.clone_from(&observation.swarm);
+        self.known.swarm_error = None;
         self.known.observation = Some(Arc::new(observation));
         self.release_pending_data();
         self.known.pulled.clear();
@@ -469,13 +471,17 @@ impl Service {
     /// Whether a failed image that could not be rolled back runs, or would be started because nothing runs, and the previous
     /// image is known.
     fn is_on_unproven(&self) -> bool {
+        let Some(seen) = &self.known.observation else { return false };
+        // The specification names the previous image again, which not all tasks run.
+        let is_halfway = seen.swarm.as_deref().is_some_and(SwarmService::is_paused);
         let is_unproven = |view: &ImageView| {
             let memory = self.durable.images.get(&view.configured);
-            memory.proven.is_some()
-                && memory.unproven.is_some()
-                && (view.running.is_empty() || view.running.iter().any(|image| memory.is_unproven(&image.id)))
+            let Some(proven) = &memory.proven else { return false };
+            let may_run =
+                |image: &LocalImage| memory.is_unproven(&image.id) || (is_halfway && image.id == proven.id);
+            memory.unproven.is_some() && (view.running.is_empty() || view.running.iter().any(may_run))
         };
-        self.known.observation.iter().flat_map(|seen| &seen.images).any(is_unproven)
+        seen.images.iter().any(is_unproven)
     }
 
     /// Removes the running images of containers that compose does not update.
@@ -525,7 +531,11 @@ impl Service {
 
     /// Returns a fault if an update would replace a container that the agent needs.
     fn needed(&self) -> Option<String> {
-        let (container, need) = self.known.observation.as_ref()?.needed.as_ref()?;
+        let seen = self.known.observation.as_ref()?;
+        let (container, need) = seen.needed.as_ref()?;
+        if let (Some(service), Some(view)) = (&seen.swarm, seen.images.first()) {
+            return Some(wording::swarm::needed(&service.name, &view.configured, container, *need));
+        }
         Some(wording::fault(&FaultCause::ContainerNeeded { container, need: *need }))
     }
 

@@ -41,12 +41,11 @@ impl Service {
         }
     }
 
-    /// Returns why the image of the specification may not be the one that runs: the swarm has paused in the middle. A rollback
-    /// that has failed was told already, and an update ends the pause. The swarm takes the end of a short job for a failure.
+    /// Returns why the image of the specification may not be the one that runs: the swarm has paused in the middle. An update
+    /// ends the pause. The swarm takes the end of a short job for a failure.
     pub(in crate::service) fn paused_fault(&self) -> Option<String> {
         let service = self.known.swarm.as_deref().filter(|service| service.is_paused())?;
-        let is_told = self.wanted.is_some() || self.durable.rollback_failed;
-        if is_told || service.has_done_its_work(self.last_input) {
+        if self.wanted.is_some() || service.has_done_its_work(self.last_input) {
             return None;
         }
         let update = service.update.as_ref()?;

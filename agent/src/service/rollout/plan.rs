@@ -272,7 +272,7 @@ pub struct SwarmPlan {
     pub back: String,
     /// Value that `ForceUpdate` must reach if the tasks are recreated whatever the image.
     pub force: Option<u64>,
-    /// IDs of the tasks that existed before: they say nothing about the update.
+    /// IDs of the tasks that existed before and are replaced, or have ended: they say nothing about the update.
     pub known: BTreeSet<String>,
 }
 

@@ -1,14 +1,17 @@
 //! Scenarios of a swarm service: manual requests, and the plan and course of an update.
 
+mod halfway;
 mod jobs;
 mod left;
+mod meanwhile;
+mod unreadable;
 
 use serde_json::json;
 
 use super::*;
 use crate::config::UpdateConfig;
-use crate::model::SwarmError;
 use crate::model::swarm::{Restarts, SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
+use crate::model::{Need, SwarmError};
 use crate::service::ROLLBACK_ATTEMPTS;
 use crate::service::action::{SetImage, SwarmStep};
 use crate::service::input::SwarmResult;
@@ -275,8 +278,8 @@ fn an_image_whose_task_stopped_with_its_node_is_rolled_back_but_not_blocked() {
     }
 }
 
-#[test]
-fn a_rollback_that_the_swarm_pauses_is_started_again_four_times() {
+/// An update from 1 to 2 that has failed, and whose rollback the swarm has paused each time.
+fn rollback_given_up() -> Scenario {
     let mut scenario = converging();
     let paused = |state: UpdateState, n: char| {
         let update = Some(UpdateStatus { state, message: String::new() });
@@ -297,6 +300,12 @@ fn a_rollback_that_the_swarm_pauses_is_started_again_four_times() {
         scenario.observes(Ok(paused(UpdateState::RollbackPaused, '1')));
     }
     assert!(scenario.service.durable.deployment.is_none(), "it is over");
+    scenario
+}
+
+#[test]
+fn a_rollback_that_the_swarm_pauses_is_started_again_four_times() {
+    let mut scenario = rollback_given_up();
     let failed = scenario.kinds().into_iter().filter(|kind| *kind == Kind::ROLLBACK_FAILED);
     assert_eq!(failed.count(), 1);
 }
@@ -596,6 +605,17 @@ fn an_update_of_an_earlier_version_is_read_and_continued_at_its_step() {
             assert_eq!((failed.by_node, failed.task.as_str(), watch.rejected.len()), (true, "new", 1));
         }
     }
+}
+
+#[test]
+fn a_service_that_the_agent_needs_is_not_updated_by_it() {
+    let mut scenario = Scenario::of(in_swarm());
+    let needed = Some(("shop_web.1".to_owned(), Need::ForEngine));
+    let seen = Observation { needed, ..seen('2', '1', service(&image('1'))) };
+    assert_eq!(scenario.check(seen).step(), None);
+    let told = scenario.record().errored.expect("it says why");
+    assert!(told.contains("the swarm would stop shop_web.1, through which the agent reaches"), "{told}");
+    assert!(told.ends_with("`docker service update --image localhost:5000/web:1 shop_web`"), "{told}");
 }
 
 impl Scenario {

@@ -95,7 +95,7 @@ impl Service {
             auto_start: config.auto_start,
             auto_heal: config.auto_heal,
             healthy: health.as_ref().map(Result::is_ok),
-            unhealthy_reason: health.and_then(Result::err).or_else(|| self.lacks_container()),
+            unhealthy_reason: health.and_then(Result::err).or_else(|| self.lacks_containers()),
             deploying: self.is_deploying(),
             degraded: self.is_healing(),
             exhausted: durable.restart_states.values().any(RestartState::is_given_up),
@@ -264,8 +264,12 @@ impl Service {
         seen.images.iter().filter_map(warning).collect()
     }
 
-    /// Why nothing is known of a container that is watched by its name: there is none of that name.
-    fn lacks_container(&self) -> Option<String> {
+    /// Why nothing is known of the containers: the swarm service can't be read, or there is no container of the name that is
+    /// watched.
+    fn lacks_containers(&self) -> Option<String> {
+        if let Some(error) = &self.known.swarm_error {
+            return Some(error.clone());
+        }
         let config = self.config();
         let is_by_name = config.compose_project.is_none() && !config.silent;
         let name = config.container_name.as_deref().filter(|_| is_by_name)?;

@@ -1,5 +1,7 @@
 //! Sentences about swarm services.
 
+use crate::model::Need;
+
 /// Someone else has set the service to another image in the middle of a deployment.
 pub(in crate::service) fn foreign(service: &str, image: &str) -> String {
     format!("the swarm service {service} was set to {image} by someone else and is left as it is")
@@ -14,6 +16,12 @@ pub(in crate::service) fn other_image_set(service: &str, image: &str, is_back: b
         );
     }
     format!("{}; nothing is proven or blocked", foreign(service, image))
+}
+
+/// The swarm has left the image of a rollback for the one that had failed.
+pub(in crate::service) fn returned(service: &str, image: &str, message: &str) -> String {
+    let why = if message.is_empty() { String::new() } else { format!(" ({message})") };
+    format!("the swarm has set its service {service} back to {image} by itself{why}")
 }
 
 /// An external update is in progress.
@@ -93,5 +101,13 @@ pub(in crate::service) fn on_no_node(service: &str) -> String {
     format!(
         "no node can run the swarm service {service}: a new image could not be proven, so it is deployed when a node \
          is available"
+    )
+}
+
+/// The swarm would stop a task that the agent needs.
+pub(in crate::service) fn needed(service: &str, image: &str, task: &str, need: Need) -> String {
+    format!(
+        "the swarm would stop {task}, {need}, and nothing could be rolled back if the new image failed, so it is not updated: \
+         set \"auto_update\" to false, and update it with `docker service update --image {image} {service}`"
     )
 }

@@ -344,7 +344,7 @@ impl FakeWorld {
         inner.docker_updated.extend(ids);
     }
 
-    /// Lets the agent run in the container of a compose service.
+    /// Lets the agent run in the container of a compose service, or in the task of a swarm that has this name.
     pub(crate) fn agent_runs_in(&self, service: &str) {
         self.lock().of_agent.insert(service.to_owned());
     }

@@ -57,10 +57,11 @@ impl Engine for FakeWorld {
         .await
     }
 
-    async fn needed_containers(&self, _: &[Container]) -> Result<BTreeMap<String, Need>, EngineError> {
+    async fn needed_containers(&self, asked: &[Container]) -> Result<BTreeMap<String, Need>, EngineError> {
         let inner = self.lock();
-        let of_agent = inner.containers.iter().filter(|c| inner.of_agent.contains(&c.service));
-        Ok(of_agent.map(|c| (c.id.clone(), Need::ToRun)).collect())
+        let of_agent = inner.containers.iter().filter(|c| inner.of_agent.contains(&c.service)).map(|c| &c.id);
+        let tasks = asked.iter().filter(|c| inner.of_agent.contains(&c.name)).map(|c| &c.id);
+        Ok(of_agent.chain(tasks).map(|id| (id.clone(), Need::ToRun)).collect())
     }
 
     async fn running(&self, _: &str, ids: &[String]) -> Result<Running, EngineError> {

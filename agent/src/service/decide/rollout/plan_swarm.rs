@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::image::{Digest, ImageId, Reference};
-use crate::model::swarm::{SwarmService, is_same_image};
+use crate::model::swarm::{SwarmService, Task, is_same_image};
 use crate::service::Service;
 use crate::service::event::Fault;
 use crate::service::images::OldImage;
@@ -36,11 +36,18 @@ impl Service {
             (Some(old), Some(view)) if swarm.digest().as_ref() != Some(&old) => at(view, swarm, old),
             _ => swarm.image.clone(),
         };
-        let force = (cause == Cause::Redeploy).then_some(swarm.force_update + 1);
-        // If the service is already set to the image, no task is replaced: the existing ones prove it.
-        let is_replaced = force.is_some() || !is_same_image(&to, &swarm.image);
-        let known: BTreeSet<String> =
-            swarm.tasks.iter().filter(|_| is_replaced).map(|task| task.id.clone()).collect();
+        let is_set = is_same_image(&to, &swarm.image);
+        // Nothing else makes the swarm go on with a rollback that it has paused.
+        let is_stuck = is_set && cause == Cause::RetryRollback && swarm.is_paused();
+        let force = (is_stuck || cause == Cause::Redeploy).then_some(swarm.force_update + 1);
+        // If the service is already set to the image, no task is replaced: the existing ones prove it, as do those that the swarm
+        // has left on the image when it paused a change. If it replaces them nevertheless, they end without a failure.
+        let is_replaced = |task: &Task| {
+            let is_left = task.should_run && !task.is_failed() && is_same_image(&task.image, &to);
+            force.is_some() || !(is_set || is_left)
+        };
+        let known = swarm.tasks.iter().filter(|task| is_replaced(task)).map(|task| task.id.clone());
+        let known: BTreeSet<String> = known.collect();
         let set =
             SwarmPlan { service: swarm.name.clone(), from: swarm.image.clone(), force, known, to, back };
         let kept = self.kept_by(&cause);

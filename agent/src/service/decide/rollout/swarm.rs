@@ -12,17 +12,19 @@
 //! once the outcome is decided, the deployment has ended.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::model::SwarmError;
 use crate::model::swarm::{SwarmService, is_same_image};
-use crate::service::event::{Fault, RollbackProblem};
+use crate::service::event::{Event, Fault, Local, RollbackProblem};
 use crate::service::health::gap::Sight;
 use crate::service::input::{StepResult, SwarmResult};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::SwarmPlan;
+use crate::service::rollout::probation::{Failed, Reason};
 use crate::service::rollout::step::Phase;
 use crate::service::rollout::target::watch::{Goal, Verdict, Watch};
 use crate::service::{ENGINE_RETRY, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, wording};
@@ -74,8 +76,9 @@ impl Service {
                 deployment.enter_attempt(verify, deployment.attempt, now);
                 self.inspections.request_by(now);
             }
-            (Phase::Rollback(failed), result @ SwarmResult::Foreign { .. }) => {
-                self.fail_for_good(failed, RollbackProblem::Step(failure(result, &service)), now);
+            (Phase::Rollback(failed), SwarmResult::Foreign { image }) => {
+                let why = wording::swarm::foreign(&service, &image);
+                self.rollback_overtaken(failed, &image, why, now);
             }
             (Phase::Rollback(failed), result) => {
                 self.rollback_step_failed(failed, failure(result, &service), now);
@@ -130,9 +133,18 @@ impl Service {
             Ok(service) => self.swarm_seen(&service, now),
             Err(error @ SwarmError::NoService(_)) if at_work => self.left_unproven(error.to_string(), now),
             Err(error) if at_work => self.swarm_unavailable(&error, now),
-            Err(_) => {}
+            // The engine's health says so for all services at once.
+            Err(SwarmError::Unavailable(_)) => {}
+            Err(error) => self.swarm_unreadable(&error),
         }
         self.conclude_in_swarm(now);
+    }
+
+    /// Forgets what is known of a service that can't be read while nothing is deployed: no check has to follow that would tell.
+    fn swarm_unreadable(&mut self, error: &SwarmError) {
+        self.known.swarm = None;
+        self.known.containers = matches!(error, SwarmError::NoService(_)).then(Arc::default);
+        self.known.swarm_error = Some(error.to_string());
     }
 
     /// Reports whether it is not known yet if the engine was restarted, and has ended the tasks that it ran.
@@ -154,6 +166,7 @@ impl Service {
         self.known.containers = Some(service.containers().into());
         let was_undeployable = self.undeployable().is_some();
         self.known.swarm = Some(Box::new(service.clone()));
+        self.known.swarm_error = None;
         // An update may have been waiting for the service to have tasks.
         if was_undeployable && self.undeployable().is_none() {
             self.request_check();
@@ -194,8 +207,13 @@ impl Service {
                         self.fail_for_good(failed, RollbackProblem::NotProven(again.failure), now);
                     }
                     Verdict::Foreign => {
-                        let why = wording::swarm::foreign(&swarm.service, &service.image);
-                        self.fail_for_good(failed, RollbackProblem::Step(why), now);
+                        let why = match &service.update {
+                            Some(update) if service.is_rolled_back_by_swarm() => {
+                                wording::swarm::returned(&service.name, &service.image, &update.message)
+                            }
+                            _ => wording::swarm::foreign(&swarm.service, &service.image),
+                        };
+                        self.rollback_overtaken(failed, &service.image, why, now);
                     }
                 }
             }
@@ -223,10 +241,31 @@ impl Service {
             let watch = deployment.phase.watch().cloned().unwrap_or_default();
             return self.failed(watch.blame(service, goal), now);
         }
+        // Without a digest, it says nothing against the new one: as far as is known, it is what the tag names.
+        let is_declined = is_back || service.digest().is_some();
         for change in deployment.plan().image_changes.clone() {
-            self.durable.images.of(&change.configured).declined = Some(change.digest);
+            let (image, remote) = (change.configured, change.digest);
+            let memory = self.durable.images.of(&image);
+            if is_declined {
+                memory.declined = Some(remote);
+            } else {
+                memory.not_found = Some(remote.clone());
+                self.emit(Event::NotFound { image, remote, local: Local::WithoutDigest }, now);
+            }
         }
         self.left_unproven(wording::swarm::other_image_set(&swarm.service, &service.image, is_back), now);
+    }
+
+    /// Ends a rollback, in the course of which the specification was set to another image. With one of the update's it has
+    /// failed; any other one is somebody's decision, which takes the place of the old image.
+    fn rollback_overtaken(&mut self, failed: Failed, image: &str, why: String, now: Timestamp) {
+        let deployment = self.durable.deployment.as_ref();
+        let Some(swarm) = deployment.and_then(|deployment| deployment.plan().swarm.as_ref()) else { return };
+        if [&swarm.from, &swarm.to].iter().any(|own| is_same_image(image, own)) {
+            self.fail_for_good(failed, RollbackProblem::Step(why), now);
+        } else {
+            self.rolled_back(failed, Some(Reason::Words(why)), now);
+        }
     }
 
     /// Waits for the swarm. Tasks without a suitable node are not a failure: the swarm goes on once there is a node.

@@ -30,7 +30,7 @@ pub struct Watch {
     pub steady: BTreeSet<String>,
     /// Tasks that had already failed when the swarm reported completion, so that it tolerated them. `None` before that.
     pub excused: Option<BTreeSet<String>>,
-    /// Host names of nodes that were down during the update: failures there are no evidence against an image.
+    /// Nodes that were down during the update, as in [`Task::node`]: failures there are no evidence against an image.
     #[serde(default)]
     pub lost: BTreeSet<String>,
     /// Whether the agent's own engine or machine was restarted during the update: the same applies to tasks there.
