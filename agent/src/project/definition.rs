@@ -1,6 +1,9 @@
 //! Compares what compose makes of its files with what runs, before anything is brought up (DECISIONS 4a).
 
 use std::collections::BTreeSet;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -183,7 +186,8 @@ pub(super) async fn of_images(
             .filter(|(_, differences)| !differences.is_empty())
             .collect();
         let bound_files = bound_files(&live).await;
-        Ok(Definition { model: Arc::new(model), differences, bound_files })
+        let other_files = other_files(&project.files, &live).await;
+        Ok(Definition { model: Arc::new(model), differences, bound_files, other_files })
     };
     timeout(LIMIT, compared).await.unwrap_or_else(|_| {
         let cause =
@@ -221,6 +225,31 @@ pub(crate) async fn bound_files(containers: &[Container]) -> BTreeSet<String> {
         }
     }
     files
+}
+
+/// The compose files that these containers were made from, if none of them is configured, and all are there and none is a
+/// configured one by another path. Compose keeps the labels of a container that it need not make anew when a project has moved.
+async fn other_files(configured: &[PathBuf], containers: &[Container]) -> Vec<PathBuf> {
+    let named: BTreeSet<&PathBuf> = containers.iter().flat_map(|c| &c.compose_files).collect();
+    if configured.iter().any(|file| named.contains(file)) {
+        return Vec::new();
+    }
+    let mut own = BTreeSet::new();
+    for file in configured {
+        own.extend(identity(file).await);
+    }
+    for file in &named {
+        if identity(file).await.is_none_or(|found| own.contains(&found)) {
+            return Vec::new();
+        }
+    }
+    named.into_iter().cloned().collect()
+}
+
+/// What tells a file from others, whatever its path is; `None` if it is not there.
+async fn identity(file: &Path) -> Option<(u64, u64)> {
+    let found = tokio::fs::metadata(file).await.ok().filter(Metadata::is_file)?;
+    Some((found.dev(), found.ino()))
 }
 
 #[cfg(test)]
@@ -312,6 +341,31 @@ mod tests {
         assert_eq!(missing_env_file(&without).await, None, "it was started without one");
         std::fs::write(&env_file, "A=1\n").expect("the file can be written");
         assert_eq!(missing_env_file(&project).await, None);
+    }
+
+    #[tokio::test]
+    async fn files_that_a_project_was_copied_to_are_others_and_those_that_it_was_moved_from_are_not() {
+        let dir = tempfile::tempdir().expect("a folder can be made");
+        let file = |name: &str| dir.path().join(name);
+        let (configured, copied, linked) = (file("compose.yml"), file("copied.yml"), file("linked.yml"));
+        for path in [&configured, &copied] {
+            std::fs::write(path, "services: {}").expect("the file can be written");
+        }
+        std::os::unix::fs::symlink(&configured, &linked).expect("a link can be made");
+        let made_from = |files: &[&PathBuf]| Container {
+            compose_files: files.iter().map(|path| (*path).clone()).collect(),
+            ..Container::running("web", "localhost:5000/web:1")
+        };
+        for (files, expected) in [
+            (&[&copied][..], true),
+            (&[&configured, &copied], false),
+            (&[&linked], false),
+            (&[&file("gone.yml")], false),
+            (&[], false),
+        ] {
+            let found = other_files(std::slice::from_ref(&configured), &[made_from(files)]).await;
+            assert_eq!(found, if expected { vec![copied.clone()] } else { Vec::new() }, "{files:?}");
+        }
     }
 
     #[test]

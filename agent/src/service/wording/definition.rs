@@ -33,6 +33,14 @@ pub(in crate::service) fn definition_differs(hold: &DefinitionHold, service: &st
         let keep_or_drop = keep_or_drop(&command, &format!("POST /redeploy/{service}"));
         return format!("{what}. A new container would not keep that: {keep_or_drop}");
     }
+    if !hold.other_files.is_empty() {
+        return format!(
+            "{what}. The containers were made from {}, not from compose_files ({}): correct compose_files, or, if these are what \
+             is to run, apply them with `{command}`",
+            paths(&hold.other_files),
+            paths(&hold.project.files)
+        );
+    }
     match write_down(&hold.differences) {
         None => format!(
             "{what}. Apply them with `{command}` or POST /redeploy/{service}, undo the edit, or set compose_watch"
@@ -89,6 +97,9 @@ pub(in crate::service) fn definition_cleared_by(hold: &DefinitionHold, service: 
     if hold.differences.iter().all(Difference::is_of_changes_since) {
         return format!("POST /redeploy/{service}");
     }
+    if !hold.other_files.is_empty() {
+        return "correct compose_files".to_owned();
+    }
     let (names, is_unnamed, is_home) = unset(&hold.differences);
     let variables = (!names.is_empty()).then(|| format!("set {} in env_file", names.join(", ")));
     let dollar = is_unnamed.then(|| "write a literal $ as $$".to_owned());
@@ -122,6 +133,11 @@ fn unset(differences: &[Difference]) -> (Vec<&str>, bool, bool) {
     names.retain(|name| is_shown(name));
     let is_unnamed = names.len() < count;
     (names.into_iter().collect(), is_unnamed, is_home)
+}
+
+/// Lists files.
+pub(crate) fn paths(files: &[PathBuf]) -> String {
+    files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// Why an update can't be compared with what runs.
@@ -177,6 +193,7 @@ mod tests {
                 unset: unset.iter().map(|name| (*name).to_owned()).collect(),
                 connected: Vec::new(),
             }],
+            ..DefinitionHold::default()
         }
     }
 
@@ -190,6 +207,20 @@ mod tests {
         assert!(unset.contains("If SECRET had a value") && unset.contains("env_file"), "{unset}");
         assert!(!unset.contains("POST /redeploy") && !unset.contains("compose_watch"), "{unset}");
         assert_eq!(definition_cleared_by(&hold(&["SECRET"]), "shop"), "set SECRET in env_file");
+    }
+
+    #[test]
+    fn where_the_containers_come_from_other_files_compose_files_is_corrected_and_not_applied() {
+        let mut hold = hold("environment DB_HOST", &["SECRET"]);
+        hold.project.files = vec!["/home/me/shop/compose.yml".into()];
+        hold.other_files = vec!["/opt/stacks/shop/compose.yml".into()];
+        let text = definition_differs(&hold, "shop");
+        let files = "made from /opt/stacks/shop/compose.yml, not from compose_files (/home/me/shop/compose.yml): correct \
+                     compose_files";
+        assert!(text.contains(files) && !text.contains("redeploy"), "{text}");
+        assert_eq!(definition_cleared_by(&hold, "shop"), "correct compose_files");
+        hold.differences[0].what = vec!["memory limit (changed since)".into()];
+        assert_eq!(definition_cleared_by(&hold, "shop"), "POST /redeploy/shop", "no file is edited");
     }
 
     #[test]
@@ -252,7 +283,7 @@ mod tests {
                 env_file: env_file.map(Into::into),
                 ..Project::default()
             };
-            command(&DefinitionHold { project, differences: Vec::new() }, "up -d")
+            command(&DefinitionHold { project, ..DefinitionHold::default() }, "up -d")
         };
         let expected =
             |env_files: &str| format!("docker compose -p shop -f /srv/compose.yml {env_files}up -d");
@@ -276,7 +307,7 @@ mod tests {
             connected: Vec::new(),
         };
         let project = Project { name: "shop".into(), ..Project::default() };
-        let mut hold = DefinitionHold { project, differences: vec![difference] };
+        let mut hold = DefinitionHold { project, differences: vec![difference], ..DefinitionHold::default() };
         let by_hand = "update it with `docker compose -p shop pull web && docker compose -p shop up -d web`";
         let text = definition_differs(&hold, "shop");
         assert!(
@@ -301,7 +332,7 @@ mod tests {
             connected: Vec::new(),
         };
         assert!(difference.has_proxies() && difference.is_beside_files());
-        let hold = DefinitionHold { project: Project::default(), differences: vec![difference] };
+        let hold = DefinitionHold { differences: vec![difference], ..DefinitionHold::default() };
         let text = definition_differs(&hold, "shop");
         assert!(text.contains("write them into `environment` of the service"), "{text}");
         assert!(!text.contains("POST /redeploy") && !text.contains("compose_watch"), "{text}");
@@ -316,7 +347,7 @@ mod tests {
             unset: Vec::new(),
             connected: vec!["shop_default".into()],
         };
-        let mut hold = DefinitionHold { project: Project::default(), differences: vec![difference] };
+        let mut hold = DefinitionHold { differences: vec![difference], ..DefinitionHold::default() };
         let text = definition_differs(&hold, "proxy");
         assert!(text.contains("add shop_default to the networks of proxy"), "{text}");
         assert!(!text.contains("redeploy") && !text.contains("up -d"), "{text}");
