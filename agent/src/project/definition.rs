@@ -19,6 +19,8 @@ use crate::service::rollout::baseline::Baseline;
 use crate::service::scope::{Part, Scope};
 use crate::service::wording;
 
+use super::absent::absent;
+
 /// How long a comparison may take.
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -37,6 +39,8 @@ pub(crate) enum CompareError {
 pub(crate) struct Comparison {
     rendered: Rendered,
     running: Running,
+    /// Folders of running containers that are not there any more, each with its compose service.
+    absent: Vec<(String, String)>,
 }
 
 impl Comparison {
@@ -71,7 +75,13 @@ impl Comparison {
             rendered.accepted =
                 compose.hashes(&by_model(running.applied_to(model.clone()))).await?.by_service;
         }
-        Ok(Self { rendered, running })
+        Ok(Self { rendered, running, absent: Vec::new() })
+    }
+
+    /// Looks for folders that the running containers of these compose services have mounted, and that new ones would not have.
+    pub(crate) async fn with_absent(mut self, services: &[String]) -> Self {
+        self.absent = absent(&self.running, services).await;
+        self
     }
 
     /// Returns how the definitions of these compose services differ from what runs. `is_own_change`: whether the agent itself
@@ -81,7 +91,7 @@ impl Comparison {
         services: &[String],
         is_own_change: impl Fn(&Reference, &Reference) -> bool,
     ) -> Vec<Difference> {
-        let Self { rendered, running } = self;
+        let Self { rendered, running, absent } = self;
         let mut all = rendered.differences(services, running);
         for service in running.other_images(&rendered.model, services, is_own_change) {
             let what = "image".to_owned();
@@ -89,12 +99,11 @@ impl Comparison {
             if rendered.is_exact(&service, running) {
                 continue;
             }
-            if let Some(difference) = all.iter_mut().find(|difference| difference.service == service) {
-                difference.what.insert(0, what);
-            } else {
-                let unset = rendered.unset.clone();
-                all.push(Difference { service, what: vec![what], unset, connected: Vec::new() });
-            }
+            let unset = rendered.unset.clone();
+            add(&mut all, Difference { service, what: vec![what], unset, connected: Vec::new() });
+        }
+        for (service, folder) in absent.iter().filter(|(service, _)| services.contains(service)) {
+            add(&mut all, Difference::of_absent(service, folder));
         }
         all
     }
@@ -106,6 +115,14 @@ impl Comparison {
             && !self.running.is_relabelled(service)
             && !self.rendered.lacks_network(service, &self.running)
             && differences.iter().all(|one| one.is_of_connections() || one.is_beside_files())
+    }
+}
+
+/// Adds what differs to what is known of the same compose service.
+fn add(all: &mut Vec<Difference>, one: Difference) {
+    match all.iter_mut().find(|known| known.service == one.service) {
+        Some(known) => known.what.splice(..0, one.what).for_each(drop),
+        None => all.push(one),
     }
 }
 
@@ -179,7 +196,7 @@ pub(super) async fn of_images(
         all.dedup();
         let is_replaced = |c: &&Container| c.is_live() || crashed.contains(&c.id);
         let live: Vec<Container> = containers.iter().filter(is_replaced).cloned().collect();
-        let comparison = Comparison::read(world, project, &model, &all, &live).await?;
+        let comparison = Comparison::read(world, project, &model, &all, &live).await?.with_absent(&all).await;
         let differences = by_image
             .into_iter()
             .map(|(image, services)| (image, comparison.differences(&services, is_own_change)))
@@ -208,7 +225,7 @@ pub(super) async fn moved(
     let mut moved = moved_services(model, &active);
     if !moved.is_empty() {
         // Compose recreates the others by itself, after their dependencies.
-        let Comparison { rendered, running } =
+        let Comparison { rendered, running, .. } =
             Comparison::read(world, project, model, &moved, &active).await?;
         moved.retain(|name| rendered.is_exact(name, &running));
     }
@@ -383,7 +400,7 @@ mod tests {
             let mount = json!({ "Type": "volume", "Name": "shop_db", "Destination": "/data" });
             let container = json!({ "Config": { "Labels": labels }, "Mounts": [mount] });
             let running = Running { containers: vec![container], ..Running::default() };
-            Comparison { rendered, running }.is_exact("db")
+            Comparison { rendered, running, absent: Vec::new() }.is_exact("db")
         };
         assert!(is_exact("shop_db"));
         assert!(!is_exact("shop_db_2"));
@@ -406,13 +423,31 @@ mod tests {
             let container =
                 json!({ "Config": { "Labels": labels }, "NetworkSettings": { "Networks": networks } });
             let running = Running { containers: vec![container], ..Running::default() };
-            Comparison { rendered, running }.is_exact("db")
+            Comparison { rendered, running, absent: Vec::new() }.is_exact("db")
         };
         // An older one may have forgotten a network, for which another one makes the container anew.
         for version in ["2.24.6", "2.40.0"] {
             assert!(is_exact(version, json!({ "back": {}, "default": {} })), "{version}");
             assert!(!is_exact(version, json!({ "default": {} })), "{version}");
         }
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_any_more_differs_and_compose_leaves_the_container_alone() {
+        let rendered = Rendered {
+            model: serde_json::from_value(json!({ "services": { "db": {} } })).expect("a model"),
+            hashes: [("db".to_owned(), "same".to_owned())].into(),
+            ..Rendered::default()
+        };
+        let labels = json!({ "com.docker.compose.service": "db", "com.docker.compose.config-hash": "same" });
+        let container = json!({ "Config": { "Labels": labels } });
+        let running = Running { containers: vec![container], ..Running::default() };
+        let absent = vec![("db".to_owned(), "/mnt/usb/db".to_owned())];
+        let comparison = Comparison { rendered, running, absent };
+        let differences = |name: &str| comparison.differences(&[name.to_owned()], |_, _| false);
+        assert_eq!(differences("db"), [Difference::of_absent("db", "/mnt/usb/db")]);
+        assert_eq!(differences("web"), []);
+        assert!(comparison.is_exact("db"));
     }
 
     #[test]
@@ -428,7 +463,7 @@ mod tests {
             let host = json!({ "RestartPolicy": { "Name": "always" } });
             let container = json!({ "Config": { "Labels": labels }, "HostConfig": host });
             let running = Running { containers: vec![container], ..Running::default() };
-            let comparison = Comparison { rendered, running };
+            let comparison = Comparison { rendered, running, absent: Vec::new() };
             assert_eq!(comparison.differences(&["db".to_owned()], |_, _| false).len(), 1, "{hash}");
             comparison.is_exact("db")
         };
@@ -454,7 +489,7 @@ mod tests {
                 container[key] = value.clone();
             }
             let running = Running { containers: vec![container], ..Running::default() };
-            Comparison { rendered, running }.is_exact("db")
+            Comparison { rendered, running, absent: Vec::new() }.is_exact("db")
         };
         assert!(is_exact("sha256:one", json!({ "Image": "sha256:one" })));
         assert!(!is_exact("sha256:one", json!({ "Image": "sha256:two" })));

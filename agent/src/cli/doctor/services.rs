@@ -241,13 +241,17 @@ fn differences(facts: &Facts<'_>) -> Vec<Finding> {
     let finding = |difference: &Difference| {
         let command = |task: &str| compose(facts, task, &[&difference.service]).unwrap_or_default();
         let words = Words {
-            what: if difference.is_of_providers() {
+            what: if difference.lacks_folder() {
+                format!("a running container has a folder that a new one would not have: {difference}")
+            } else if difference.is_of_providers() {
                 format!("compose sets something that the files don't contain: {difference}")
             } else {
                 format!("the compose files no longer define what runs: {difference}")
             },
             why: "an update would change more than the image, so that it waits",
-            remedy: if difference.is_of_connections() {
+            remedy: if difference.lacks_folder() {
+                wording::MOUNT_AGAIN.to_owned()
+            } else if difference.is_of_connections() {
                 wording::add_networks(std::slice::from_ref(difference))
             } else if difference.is_of_providers() {
                 format!(

@@ -10,9 +10,28 @@ use crate::model::text::shell_word;
 use crate::model::{Difference, Project};
 use crate::service::gates::candidate::DefinitionHold;
 
+/// What brings such a folder back.
+pub(crate) const MOUNT_AGAIN: &str = "mount the disk, data set or share again that it is on";
+
+/// Why containers are not brought up: compose would make of them something else than what runs.
+pub(crate) fn left_as_it_is(differences: &[Difference]) -> String {
+    let texts: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    let texts = texts.join("; ");
+    if differences.iter().any(Difference::lacks_folder) {
+        return format!(
+            "{texts}. The running container still has what was there, and a new one would begin without it, or not start: \
+             {MOUNT_AGAIN}"
+        );
+    }
+    format!("the compose files no longer define what runs, so it is left as it is: {texts}")
+}
+
 /// Why an update waits: something other than the image would change with it.
 pub(in crate::service) fn definition_differs(hold: &DefinitionHold, service: &str) -> String {
     let texts: Vec<String> = hold.differences.iter().map(ToString::to_string).collect();
+    if hold.differences.iter().any(Difference::lacks_folder) {
+        return left_as_it_is(&hold.differences);
+    }
     if hold.differences.iter().all(Difference::is_of_providers) {
         return format!(
             "{}. An update brings up no dependencies, and so runs no provider: {}",
@@ -88,6 +107,9 @@ pub(crate) fn write_down(differences: &[Difference]) -> Option<String> {
 /// What ends the wait for a definition that differs from what runs. Where variables are not set here, or not to the same value,
 /// a redeployment might bring the services up without them.
 pub(in crate::service) fn definition_cleared_by(hold: &DefinitionHold, service: &str) -> String {
+    if hold.differences.iter().any(Difference::lacks_folder) {
+        return MOUNT_AGAIN.to_owned();
+    }
     if hold.differences.iter().all(Difference::is_of_connections) {
         return add_networks(&hold.differences);
     }
@@ -207,6 +229,19 @@ mod tests {
         assert!(unset.contains("If SECRET had a value") && unset.contains("env_file"), "{unset}");
         assert!(!unset.contains("POST /redeploy") && !unset.contains("compose_watch"), "{unset}");
         assert_eq!(definition_cleared_by(&hold(&["SECRET"]), "shop"), "set SECRET in env_file");
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_any_more_is_mounted_again_and_nothing_is_applied() {
+        let difference = Difference::of_absent("db", "/mnt/usb/db");
+        let mut hold = hold("volume /data", &["SECRET"]);
+        hold.differences.push(difference.clone());
+        let text = definition_differs(&hold, "shop");
+        assert!(text.contains("db: folder /mnt/usb/db (not there any more). The running"), "{text}");
+        assert!(text.ends_with(MOUNT_AGAIN) && !text.contains("redeploy"), "{text}");
+        assert_eq!(definition_cleared_by(&hold, "shop"), MOUNT_AGAIN);
+        assert!(left_as_it_is(&[difference]).ends_with(MOUNT_AGAIN));
+        assert!(left_as_it_is(&hold.differences[..1]).starts_with("the compose files no longer define"));
     }
 
     #[test]
