@@ -86,6 +86,13 @@ impl ComposeError {
         self.says(&["dependency failed to start"])
     }
 
+    /// Reports whether a container that was started did not become what compose waits for, or compose took too long.
+    pub fn is_about_wait(&self) -> bool {
+        self.is_about_dependency()
+            || self.says(&["didn't complete successfully", "timed out after", "not ready after"])
+            || self.cause.starts_with("dependency ")
+    }
+
     fn says(&self, signs: &[&str]) -> bool {
         let text = format!("{}\n{}", self.cause, self.output).to_ascii_lowercase();
         signs.iter().any(|sign| text.contains(sign))

@@ -4,7 +4,7 @@
 /// ports, networks, volumes, devices; or if it can't get rid of the old one. It would fail with any image.
 ///
 /// Texts of moby, runc, CNI and netavark; those that an image can cause as well, such as a missing user, are not among them.
-const SIGNS: [&str; 38] = [
+const SIGNS: [&str; 46] = [
     // Limits of the kernel and of file systems.
     "no space left on device",
     "disk quota exceeded",
@@ -30,6 +30,8 @@ const SIGNS: [&str; 38] = [
     "error while mounting volume",
     "failed to mount local volume",
     "bind source path does not exist",
+    "bind mount failed:",
+    "error while creating mount source path",
     "stale file handle",
     "transport endpoint is not connected",
     "host is down",
@@ -38,6 +40,12 @@ const SIGNS: [&str; 38] = [
     "nvidia-container-cli: initialization error",
     "error gathering device information",
     "unable to apply cgroup configuration",
+    "cgroup mountpoint does not exist",
+    "open sysctl",
+    "apparmor failed to apply profile",
+    "unable to apply apparmor profile",
+    "apparmor enabled on system",
+    "containerd.sock: connect:",
     "context deadline exceeded",
     // Only the stop or the removal of an old container says these.
     "cannot stop container",
@@ -50,14 +58,14 @@ const SIGNS: [&str; 38] = [
     "unable to remove filesystem",
 ];
 
-/// What an engine says of the program that it could not run: the words after it are the image's.
-const ABOUT_PROGRAM: &str = "exec: ";
+/// What an engine says of the program that it could not run, also where it quotes its runtime: the words after it are the image's.
+const ABOUT_PROGRAM: [&str; 2] = ["exec: \"", "exec: \\\""];
 
 /// Reports whether a line of an engine's or compose's words names a fault of the machine.
 pub(crate) fn is_at_fault(output: &str) -> bool {
     let lines = output.lines().map(str::to_ascii_lowercase);
     lines
-        .filter(|line| !line.contains(ABOUT_PROGRAM))
+        .filter(|line| !ABOUT_PROGRAM.iter().any(|words| line.contains(words)))
         .any(|line| SIGNS.iter().any(|sign| line.contains(sign)))
 }
 
@@ -95,6 +103,28 @@ mod tests {
                 true,
             ),
             ("nvidia-container-cli: initialization error: nvml error: driver not loaded", true),
+            (
+                "Error response from daemon: failed to create task for container: OCI runtime create failed: runc create \
+                 failed: unable to start container process: error during container init: open sysctl \
+                 net.ipv4.ip_unprivileged_port_start file: reopen fd 8: permission denied",
+                true,
+            ),
+            (
+                "Error response from daemon: OCI runtime create failed: unable to apply apparmor profile: apparmor failed to \
+                 apply profile: write /proc/self/attr/apparmor/exec: no such file or directory",
+                true,
+            ),
+            (
+                "Error response from daemon: connection error: desc = \"transport: Error while dialing: dial unix \
+                 /run/containerd/containerd.sock: connect: connection refused\"",
+                true,
+            ),
+            ("Error response from daemon: cgroups: cgroup mountpoint does not exist: unknown", true),
+            (
+                "Error response from daemon: error while creating mount source path '/mnt/x': mkdir /mnt/x: file exists",
+                true,
+            ),
+            ("Error response from daemon: Bind mount failed: '/volume2/docker/web' does not exists", true),
             // What an old container holds on to.
             (
                 "Error response from daemon: container 1442cf: driver \"overlay2\" failed to remove root filesystem: unlinkat \
@@ -125,6 +155,11 @@ mod tests {
             (
                 "Error response from daemon: OCI runtime create failed: exec: \"no space left on device\": executable file \
                  not found in $PATH",
+                false,
+            ),
+            (
+                "Error response from daemon: OCI runtime create failed: starting container process caused \"exec: \\\"no space \
+                 left on device\\\": executable file not found in $PATH\"",
                 false,
             ),
             (

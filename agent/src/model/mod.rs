@@ -19,6 +19,7 @@
 //! | `probe.rs` | what the containers of a new image must answer |
 //! | `few.rs` | a compact map for few entries |
 //! | `machine.rs` | what engines say if a machine can't give a container what it needs |
+//! | `mount_table.rs` | what is mounted where, as seen by a process |
 //! | `text.rs`, `output.rs` | sanitizing external text for display, storage and comparison |
 
 pub mod compose;
@@ -32,6 +33,7 @@ pub mod hooks;
 pub mod image;
 pub mod image_config;
 pub mod machine;
+pub(crate) mod mount_table;
 pub mod output;
 pub mod platform;
 pub mod probe;

@@ -14,6 +14,7 @@ use crate::ports::{Compose, Engine, Turn};
 use crate::service::action::{BringUp, DisplacedTag, Expects};
 use crate::service::input::StepResult;
 use crate::service::scope::Scope;
+use crate::service::wording;
 
 use super::after_up::after_up;
 use super::awaited::Awaited;
@@ -342,6 +343,7 @@ async fn guard(
         return missing_env_file(project).await.map_or(Ok(None), |error| Err(error.into()));
     }
     let comparison = Comparison::read(world, project, model, &services, containers).await?;
+    let comparison = comparison.with_absent(&services).await;
     // The files follow a variable that the agent sets for this run.
     let is_own_change = |from: &Reference, to: &Reference| {
         !project.set.is_empty()
@@ -358,10 +360,7 @@ async fn guard(
     if named.is_empty() && !differences.iter().any(|difference| is_renewed(&difference.service)) {
         return Ok(Some(if stuck.is_empty() { UpMode::StartOnly } else { UpMode::Services(stuck.to_vec()) }));
     }
-    let texts: Vec<String> = differences.iter().map(ToString::to_string).collect();
-    let cause =
-        format!("the compose files no longer define what runs, so it is left as it is: {}", texts.join("; "));
-    Err(CompareError::Compose(ComposeError::new(cause)))
+    Err(CompareError::Compose(ComposeError::new(wording::left_as_it_is(&differences))))
 }
 
 /// Names the compose services of the whole project where compose, left to itself, would cover others: it leaves out those of

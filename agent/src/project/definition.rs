@@ -1,6 +1,9 @@
 //! Compares what compose makes of its files with what runs, before anything is brought up (DECISIONS 4a).
 
 use std::collections::BTreeSet;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +18,8 @@ use crate::service::observation::{Definition, ImageView};
 use crate::service::rollout::baseline::Baseline;
 use crate::service::scope::{Part, Scope};
 use crate::service::wording;
+
+use super::absent::absent;
 
 /// How long a comparison may take.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -34,6 +39,8 @@ pub(crate) enum CompareError {
 pub(crate) struct Comparison {
     rendered: Rendered,
     running: Running,
+    /// Folders of running containers that are not there any more, each with its compose service.
+    absent: Vec<(String, String)>,
 }
 
 impl Comparison {
@@ -68,7 +75,13 @@ impl Comparison {
             rendered.accepted =
                 compose.hashes(&by_model(running.applied_to(model.clone()))).await?.by_service;
         }
-        Ok(Self { rendered, running })
+        Ok(Self { rendered, running, absent: Vec::new() })
+    }
+
+    /// Looks for folders that the running containers of these compose services have mounted, and that new ones would not have.
+    pub(crate) async fn with_absent(mut self, services: &[String]) -> Self {
+        self.absent = absent(&self.running, services).await;
+        self
     }
 
     /// Returns how the definitions of these compose services differ from what runs. `is_own_change`: whether the agent itself
@@ -78,7 +91,7 @@ impl Comparison {
         services: &[String],
         is_own_change: impl Fn(&Reference, &Reference) -> bool,
     ) -> Vec<Difference> {
-        let Self { rendered, running } = self;
+        let Self { rendered, running, absent } = self;
         let mut all = rendered.differences(services, running);
         for service in running.other_images(&rendered.model, services, is_own_change) {
             let what = "image".to_owned();
@@ -86,12 +99,11 @@ impl Comparison {
             if rendered.is_exact(&service, running) {
                 continue;
             }
-            if let Some(difference) = all.iter_mut().find(|difference| difference.service == service) {
-                difference.what.insert(0, what);
-            } else {
-                let unset = rendered.unset.clone();
-                all.push(Difference { service, what: vec![what], unset, connected: Vec::new() });
-            }
+            let unset = rendered.unset.clone();
+            add(&mut all, Difference { service, what: vec![what], unset, connected: Vec::new() });
+        }
+        for (service, folder) in absent.iter().filter(|(service, _)| services.contains(service)) {
+            add(&mut all, Difference::of_absent(service, folder));
         }
         all
     }
@@ -103,6 +115,14 @@ impl Comparison {
             && !self.running.is_relabelled(service)
             && !self.rendered.lacks_network(service, &self.running)
             && differences.iter().all(|one| one.is_of_connections() || one.is_beside_files())
+    }
+}
+
+/// Adds what differs to what is known of the same compose service.
+fn add(all: &mut Vec<Difference>, one: Difference) {
+    match all.iter_mut().find(|known| known.service == one.service) {
+        Some(known) => known.what.splice(..0, one.what).for_each(drop),
+        None => all.push(one),
     }
 }
 
@@ -176,14 +196,15 @@ pub(super) async fn of_images(
         all.dedup();
         let is_replaced = |c: &&Container| c.is_live() || crashed.contains(&c.id);
         let live: Vec<Container> = containers.iter().filter(is_replaced).cloned().collect();
-        let comparison = Comparison::read(world, project, &model, &all, &live).await?;
+        let comparison = Comparison::read(world, project, &model, &all, &live).await?.with_absent(&all).await;
         let differences = by_image
             .into_iter()
             .map(|(image, services)| (image, comparison.differences(&services, is_own_change)))
             .filter(|(_, differences)| !differences.is_empty())
             .collect();
         let bound_files = bound_files(&live).await;
-        Ok(Definition { model: Arc::new(model), differences, bound_files })
+        let other_files = other_files(&project.files, &live).await;
+        Ok(Definition { model: Arc::new(model), differences, bound_files, other_files })
     };
     timeout(LIMIT, compared).await.unwrap_or_else(|_| {
         let cause =
@@ -204,7 +225,7 @@ pub(super) async fn moved(
     let mut moved = moved_services(model, &active);
     if !moved.is_empty() {
         // Compose recreates the others by itself, after their dependencies.
-        let Comparison { rendered, running } =
+        let Comparison { rendered, running, .. } =
             Comparison::read(world, project, model, &moved, &active).await?;
         moved.retain(|name| rendered.is_exact(name, &running));
     }
@@ -221,6 +242,31 @@ pub(crate) async fn bound_files(containers: &[Container]) -> BTreeSet<String> {
         }
     }
     files
+}
+
+/// The compose files that these containers were made from, if none of them is configured, and all are there and none is a
+/// configured one by another path. Compose keeps the labels of a container that it need not make anew when a project has moved.
+async fn other_files(configured: &[PathBuf], containers: &[Container]) -> Vec<PathBuf> {
+    let named: BTreeSet<&PathBuf> = containers.iter().flat_map(|c| &c.compose_files).collect();
+    if configured.iter().any(|file| named.contains(file)) {
+        return Vec::new();
+    }
+    let mut own = BTreeSet::new();
+    for file in configured {
+        own.extend(identity(file).await);
+    }
+    for file in &named {
+        if identity(file).await.is_none_or(|found| own.contains(&found)) {
+            return Vec::new();
+        }
+    }
+    named.into_iter().cloned().collect()
+}
+
+/// What tells a file from others, whatever its path is; `None` if it is not there.
+async fn identity(file: &Path) -> Option<(u64, u64)> {
+    let found = tokio::fs::metadata(file).await.ok().filter(Metadata::is_file)?;
+    Some((found.dev(), found.ino()))
 }
 
 #[cfg(test)]
@@ -314,6 +360,31 @@ mod tests {
         assert_eq!(missing_env_file(&project).await, None);
     }
 
+    #[tokio::test]
+    async fn files_that_a_project_was_copied_to_are_others_and_those_that_it_was_moved_from_are_not() {
+        let dir = tempfile::tempdir().expect("a folder can be made");
+        let file = |name: &str| dir.path().join(name);
+        let (configured, copied, linked) = (file("compose.yml"), file("copied.yml"), file("linked.yml"));
+        for path in [&configured, &copied] {
+            std::fs::write(path, "services: {}").expect("the file can be written");
+        }
+        std::os::unix::fs::symlink(&configured, &linked).expect("a link can be made");
+        let made_from = |files: &[&PathBuf]| Container {
+            compose_files: files.iter().map(|path| (*path).clone()).collect(),
+            ..Container::running("web", "localhost:5000/web:1")
+        };
+        for (files, expected) in [
+            (&[&copied][..], true),
+            (&[&configured, &copied], false),
+            (&[&linked], false),
+            (&[&file("gone.yml")], false),
+            (&[], false),
+        ] {
+            let found = other_files(std::slice::from_ref(&configured), &[made_from(files)]).await;
+            assert_eq!(found, if expected { vec![copied.clone()] } else { Vec::new() }, "{files:?}");
+        }
+    }
+
     #[test]
     fn a_dependency_whose_volume_is_another_one_by_now_is_not_left_alone_although_the_hash_is_equal() {
         let is_exact = |name: &str| {
@@ -329,7 +400,7 @@ mod tests {
             let mount = json!({ "Type": "volume", "Name": "shop_db", "Destination": "/data" });
             let container = json!({ "Config": { "Labels": labels }, "Mounts": [mount] });
             let running = Running { containers: vec![container], ..Running::default() };
-            Comparison { rendered, running }.is_exact("db")
+            Comparison { rendered, running, absent: Vec::new() }.is_exact("db")
         };
         assert!(is_exact("shop_db"));
         assert!(!is_exact("shop_db_2"));
@@ -352,13 +423,31 @@ mod tests {
             let container =
                 json!({ "Config": { "Labels": labels }, "NetworkSettings": { "Networks": networks } });
             let running = Running { containers: vec![container], ..Running::default() };
-            Comparison { rendered, running }.is_exact("db")
+            Comparison { rendered, running, absent: Vec::new() }.is_exact("db")
         };
         // An older one may have forgotten a network, for which another one makes the container anew.
         for version in ["2.24.6", "2.40.0"] {
             assert!(is_exact(version, json!({ "back": {}, "default": {} })), "{version}");
             assert!(!is_exact(version, json!({ "default": {} })), "{version}");
         }
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_any_more_differs_and_compose_leaves_the_container_alone() {
+        let rendered = Rendered {
+            model: serde_json::from_value(json!({ "services": { "db": {} } })).expect("a model"),
+            hashes: [("db".to_owned(), "same".to_owned())].into(),
+            ..Rendered::default()
+        };
+        let labels = json!({ "com.docker.compose.service": "db", "com.docker.compose.config-hash": "same" });
+        let container = json!({ "Config": { "Labels": labels } });
+        let running = Running { containers: vec![container], ..Running::default() };
+        let absent = vec![("db".to_owned(), "/mnt/usb/db".to_owned())];
+        let comparison = Comparison { rendered, running, absent };
+        let differences = |name: &str| comparison.differences(&[name.to_owned()], |_, _| false);
+        assert_eq!(differences("db"), [Difference::of_absent("db", "/mnt/usb/db")]);
+        assert_eq!(differences("web"), []);
+        assert!(comparison.is_exact("db"));
     }
 
     #[test]
@@ -374,7 +463,7 @@ mod tests {
             let host = json!({ "RestartPolicy": { "Name": "always" } });
             let container = json!({ "Config": { "Labels": labels }, "HostConfig": host });
             let running = Running { containers: vec![container], ..Running::default() };
-            let comparison = Comparison { rendered, running };
+            let comparison = Comparison { rendered, running, absent: Vec::new() };
             assert_eq!(comparison.differences(&["db".to_owned()], |_, _| false).len(), 1, "{hash}");
             comparison.is_exact("db")
         };
@@ -400,7 +489,7 @@ mod tests {
                 container[key] = value.clone();
             }
             let running = Running { containers: vec![container], ..Running::default() };
-            Comparison { rendered, running }.is_exact("db")
+            Comparison { rendered, running, absent: Vec::new() }.is_exact("db")
         };
         assert!(is_exact("sha256:one", json!({ "Image": "sha256:one" })));
         assert!(!is_exact("sha256:one", json!({ "Image": "sha256:two" })));

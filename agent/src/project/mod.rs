@@ -13,6 +13,7 @@
 //! | `newer.rs` | the newer tag that a check looks up |
 //! | `image_configs.rs` | the configuration of a new image compared with that of the running one |
 //! | `definition.rs` | what compose makes of its files compared with what runs |
+//! | `absent.rs` | folders that running containers have, and that are not there any more |
 //! | `perform.rs` | one step of a rollout |
 //! | `fetch.rs` | images and their tags: pulls what is missing, and points tags where a step needs them |
 //! | `bring_up.rs` | the step that runs compose |
@@ -33,6 +34,7 @@
 //! | `cycle.rs` | one registry request per image, shared by all services of a poll cycle |
 //! | `services.rs` | all services by name, as used by API and tasks |
 
+mod absent;
 mod after_up;
 mod awaited;
 mod bring_up;

@@ -208,6 +208,13 @@ impl ImageMemory {
         remember(&mut self.failed_digests, digest);
     }
 
+    /// Takes back that a digest has failed: any image would have.
+    pub(super) fn acquit(&mut self, digest: &Digest) {
+        self.blocked.take_if(|blocked| *blocked == *digest);
+        self.failed_tags.retain(|_, failed| *failed != *digest);
+        self.forget_failure(digest);
+    }
+
     /// Whether a digest is blocked, under this tag or a newer one.
     pub fn is_blocked(&self, digest: &Digest) -> bool {
         self.blocked.as_ref() == Some(digest) || self.failed_tags.values().any(|failed| failed == digest)

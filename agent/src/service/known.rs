@@ -1,6 +1,7 @@
 //! The last known state of the outside: what was read from the engine, the registries and the compose files.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -40,6 +41,8 @@ pub(super) struct Known {
     pub(super) reported_health: BTreeMap<String, HealthState>,
     /// How the definition of what an update would bring up differs from what runs, per image as configured.
     pub(super) differences: BTreeMap<String, Vec<Difference>>,
+    /// The compose files that the containers were made from in place of the configured ones, as of that comparison.
+    pub(super) other_files: Vec<PathBuf>,
     /// Hash of the compose files as of the last check.
     pub(super) files_hash: Option<String>,
     /// Time of the last event that suggests that the containers are being changed from outside.

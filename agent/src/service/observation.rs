@@ -133,6 +133,8 @@ pub struct Definition {
     pub differences: BTreeMap<String, Vec<Difference>>,
     /// The host paths of bind mounts that are no directories.
     pub bound_files: BTreeSet<String>,
+    /// The compose files that the containers were made from, if they are there and others than the configured ones.
+    pub other_files: Vec<PathBuf>,
 }
 
 /// The compose files as of one check.

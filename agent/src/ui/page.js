@@ -631,7 +631,8 @@ function ofTrigger({ gate, image, clear }, name) {
 }
 
 // What a redeployment does to updates that are held.
-function ofRedeploy({ gate, image }) {
+function ofRedeploy({ gate, image, why }) {
+  if (gate === "definition") return `It applies the configured compose files, and deploys the update that is held back: ${legible(why)}.`;
   return KEPT_BY.includes(gate)
     ? `The update of ${legible(image)} stays held back (gate ${legible(gate)}); others that are held back may be deployed.`
     : `This also deploys the update that is held back (gate ${legible(gate)}), and others that are may be deployed, too.`;

@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use super::SnapshotError;
+use crate::model::mount_table::unescaped;
 
 /// `/proc/self/mountinfo`.
 pub(super) fn mounts() -> String {
@@ -76,24 +76,6 @@ pub(super) fn other_file_system(path: &Path) -> SnapshotError {
 /// The places at which something is mounted.
 pub(super) fn mount_points(mounts: &str) -> impl Iterator<Item = OsString> {
     mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(unescaped)
-}
-
-/// Blanks, newlines and backslashes are written as three octal digits there.
-fn unescaped(text: &str) -> OsString {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, others)) = rest.split_first() {
-        let digits = others.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        if let Some(byte) = byte.filter(|_| *first == b'\\') {
-            bytes.push(byte);
-            rest = &others[3..];
-        } else {
-            bytes.push(*first);
-            rest = others;
-        }
-    }
-    OsString::from_vec(bytes)
 }
 
 #[cfg(test)]

@@ -108,6 +108,11 @@ impl Files {
         };
         Self { unnamed, unseen, share: !named.is_empty(), by_hand, in_container: in_container() }
     }
+
+    /// Reports whether the containers were made from files that are accessible here, and that are not the configured ones.
+    pub(super) fn are_others(&self) -> bool {
+        !self.share && self.unseen.is_empty() && !self.unnamed.is_empty()
+    }
 }
 
 pub(super) fn live<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = &'a Running> + Clone {

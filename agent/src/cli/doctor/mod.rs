@@ -473,7 +473,7 @@ async fn differences(
         from.repository == to.repository && of_variable.any(|repository| *repository == to.repository)
     };
     match timeout(REQUEST_LIMIT, compared).await {
-        Ok(Ok(comparison)) => comparison.differences(&services, is_own_change),
+        Ok(Ok(comparison)) => comparison.with_absent(&services).await.differences(&services, is_own_change),
         _ => Vec::new(),
     }
 }

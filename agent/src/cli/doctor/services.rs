@@ -1,7 +1,5 @@
 //! Checks the services as they are running now: containers, health checks, files and mounts, and the way back of each.
 
-use std::path::PathBuf;
-
 use super::facts::{AREA, Facts, Running, WAY_BACK, judged, live};
 use super::finding::{Finding, Words};
 use super::{handover, snapshot};
@@ -189,30 +187,30 @@ fn probes(facts: &Facts<'_>) -> Vec<Finding> {
 
 fn files(facts: &Facts<'_>) -> Vec<Finding> {
     let (files, subject) = (&facts.files, facts.config.name.as_str());
-    let shown = |paths: &[PathBuf]| {
-        paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
-    };
     let others = [&files.unnamed[..], &files.unseen[..]].concat();
     let mut found = Vec::new();
     if !facts.config.compose_files.is_empty() && !files.share && !others.is_empty() {
         let remedy = if files.unseen.is_empty() {
-            format!("set \"compose_files\" to {}", shown(&others))
+            format!("set \"compose_files\" to {}", wording::paths(&others))
         } else if files.in_container {
             "mount the folder of the compose files into the agent's container at the same path".to_owned()
         } else {
             "start the project from the configured files once: `docker compose -f … up -d`".to_owned()
         };
         let words = Words {
-            what: format!("its containers were created from other compose files: {}", shown(&others)),
+            what: format!(
+                "its containers were created from other compose files: {}",
+                wording::paths(&others)
+            ),
             why: "a deployment would recreate them from different files",
             remedy,
         };
         found.push(words.error(AREA, subject));
     } else if files.share && !files.unnamed.is_empty() {
         let words = Words {
-            what: format!("its containers were also created from {}", shown(&files.unnamed)),
+            what: format!("its containers were also created from {}", wording::paths(&files.unnamed)),
             why: "starts keep the settings of that file, but \"compose_files\" does not include it",
-            remedy: format!("add {} to \"compose_files\"", shown(&files.unnamed)),
+            remedy: format!("add {} to \"compose_files\"", wording::paths(&files.unnamed)),
         };
         found.push(words.warning(AREA, subject));
     }
@@ -243,13 +241,17 @@ fn differences(facts: &Facts<'_>) -> Vec<Finding> {
     let finding = |difference: &Difference| {
         let command = |task: &str| compose(facts, task, &[&difference.service]).unwrap_or_default();
         let words = Words {
-            what: if difference.is_of_providers() {
+            what: if difference.lacks_folder() {
+                format!("a running container has a folder that a new one would not have: {difference}")
+            } else if difference.is_of_providers() {
                 format!("compose sets something that the files don't contain: {difference}")
             } else {
                 format!("the compose files no longer define what runs: {difference}")
             },
             why: "an update would change more than the image, so that it waits",
-            remedy: if difference.is_of_connections() {
+            remedy: if difference.lacks_folder() {
+                wording::MOUNT_AGAIN.to_owned()
+            } else if difference.is_of_connections() {
                 wording::add_networks(std::slice::from_ref(difference))
             } else if difference.is_of_providers() {
                 format!(
@@ -261,6 +263,12 @@ fn differences(facts: &Facts<'_>) -> Vec<Finding> {
                 wording::keep_or_drop(
                     &command("up -d"),
                     &format!("`evenkeel redeploy {}`", facts.config.name),
+                )
+            } else if facts.files.are_others() {
+                format!(
+                    "set \"compose_files\" to {}, or, if the configured files are what is to run, apply them with `{}`",
+                    wording::paths(&facts.files.unnamed),
+                    command("up -d --force-recreate")
                 )
             } else if let Some(advice) = wording::write_down(std::slice::from_ref(difference)) {
                 format!(

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::finding::Severity;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::super::facts::{Files, tag_in_force};
 use super::*;
@@ -253,6 +253,13 @@ fn what_an_update_would_change_beyond_the_image_is_reported() {
         "no longer define what runs: web: volume /data",
         "up -d --force-recreate web`",
     );
+    let mut stage = Stage::new();
+    stage.labelled = BTreeSet::from([stage.write("other.yml")]);
+    edited(&mut stage);
+    let found = stage.findings();
+    let words = found.iter().find(|one| one.what.contains("no longer define")).expect("it differs");
+    assert!(words.remedy.starts_with("set \"compose_files\" to "), "{words:#?}");
+    assert!(words.remedy.contains("other.yml, or, ") && !words.remedy.contains("redeploy"), "{words:#?}");
     let of_another_user = |stage: &mut Stage| {
         let (what, unset) = (vec!["volume /data".to_owned()], vec!["HOME".to_owned()]);
         stage.differences =

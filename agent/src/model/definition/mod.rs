@@ -47,6 +47,9 @@ const DISCONNECTED_SINCE: &str = " (disconnected since)";
 /// The end of a variable that docker's configuration has compose set.
 const OF_PROXIES: &str = " (set by docker's proxies)";
 
+/// The end of a folder of a running container that the machine does not have any more.
+const NOT_THERE: &str = " (not there any more)";
+
 /// Label with the hash of the definition that a container or a network was created from.
 const HASH_LABEL: &str = "com.docker.compose.config-hash";
 /// Label with the version of the compose that created a container.
@@ -112,6 +115,17 @@ pub struct Difference {
 }
 
 impl Difference {
+    /// A folder that a running container of a compose service has mounted, and that the machine does not have any more.
+    pub(crate) fn of_absent(service: &str, folder: &str) -> Self {
+        let what = vec![format!("folder {folder}{NOT_THERE}")];
+        Self { service: service.to_owned(), what, unset: Vec::new(), connected: Vec::new() }
+    }
+
+    /// Reports whether such a folder is among what differs. A new container would begin without what is in it.
+    pub fn lacks_folder(&self) -> bool {
+        self.what.iter().any(|what| what.ends_with(NOT_THERE))
+    }
+
     /// Reports whether the files define what runs but for networks that were connected since.
     pub fn is_of_connections(&self) -> bool {
         !self.connected.is_empty() && self.what.len() == self.connected.len()

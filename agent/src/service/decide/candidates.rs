@@ -37,7 +37,8 @@ fn note_behind(view: &ImageView, memory: &mut ImageMemory, now: Timestamp) {
 impl Service {
     pub(in crate::service) fn definition_hold(&self, image: &str) -> Option<Arc<DefinitionHold>> {
         let differences = self.known.differences.get(image)?.clone();
-        Some(Arc::new(DefinitionHold { differences, project: self.compose_project()? }))
+        let other_files = self.known.other_files.clone();
+        Some(Arc::new(DefinitionHold { differences, project: self.compose_project()?, other_files }))
     }
 
     /// Returns the compose service that the probe names, if the compose files do not have it.

@@ -260,6 +260,8 @@ impl Service {
             let compared = observation.definition.as_ref().and_then(|compared| compared.as_ref().ok());
             self.known.differences =
                 compared.map(|compared| compared.differences.clone()).unwrap_or_default();
+            self.known.other_files =
+                compared.map(|compared| compared.other_files.clone()).unwrap_or_default();
         }
     }
 

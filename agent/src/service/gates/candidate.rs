@@ -74,12 +74,14 @@ impl Candidate {
 }
 
 /// Why the definition of what runs can't be deployed with a new image (DECISIONS 4a).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DefinitionHold {
     /// What differs, by compose service.
     pub differences: Vec<Difference>,
     /// The project as a person has started it.
     pub project: Project,
+    /// The files that the containers were made from in place of the configured ones; empty if there are none.
+    pub other_files: Vec<PathBuf>,
 }
 
 /// A digest as seen by another service that uses the same image.

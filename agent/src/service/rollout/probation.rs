@@ -278,12 +278,15 @@ pub struct Failed {
     /// Whether this machine or the nodes of the swarm are to blame and not the image, which is not blocked then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_node: bool,
+    /// Whether compose has failed after a new container was started and failed: then the image may be why, whatever compose says.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_run: bool,
 }
 
 impl Failed {
     /// A failure for which the images are to blame.
     pub(in crate::service) fn new(failure: Failure, output: String) -> Self {
-        Self { failure, output, task: String::new(), by_node: false }
+        Self { failure, output, task: String::new(), by_node: false, has_run: false }
     }
 }
 

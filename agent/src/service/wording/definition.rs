@@ -10,9 +10,28 @@ use crate::model::text::shell_word;
 use crate::model::{Difference, Project};
 use crate::service::gates::candidate::DefinitionHold;
 
+/// What brings such a folder back.
+pub(crate) const MOUNT_AGAIN: &str = "mount the disk, data set or share again that it is on";
+
+/// Why containers are not brought up: compose would make of them something else than what runs.
+pub(crate) fn left_as_it_is(differences: &[Difference]) -> String {
+    let texts: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    let texts = texts.join("; ");
+    if differences.iter().any(Difference::lacks_folder) {
+        return format!(
+            "{texts}. The running container still has what was there, and a new one would begin without it, or not start: \
+             {MOUNT_AGAIN}"
+        );
+    }
+    format!("the compose files no longer define what runs, so it is left as it is: {texts}")
+}
+
 /// Why an update waits: something other than the image would change with it.
 pub(in crate::service) fn definition_differs(hold: &DefinitionHold, service: &str) -> String {
     let texts: Vec<String> = hold.differences.iter().map(ToString::to_string).collect();
+    if hold.differences.iter().any(Difference::lacks_folder) {
+        return left_as_it_is(&hold.differences);
+    }
     if hold.differences.iter().all(Difference::is_of_providers) {
         return format!(
             "{}. An update brings up no dependencies, and so runs no provider: {}",
@@ -32,6 +51,14 @@ pub(in crate::service) fn definition_differs(hold: &DefinitionHold, service: &st
     if hold.differences.iter().all(Difference::is_of_changes_since) {
         let keep_or_drop = keep_or_drop(&command, &format!("POST /redeploy/{service}"));
         return format!("{what}. A new container would not keep that: {keep_or_drop}");
+    }
+    if !hold.other_files.is_empty() {
+        return format!(
+            "{what}. The containers were made from {}, not from compose_files ({}): correct compose_files, or, if these are what \
+             is to run, apply them with `{command}`",
+            paths(&hold.other_files),
+            paths(&hold.project.files)
+        );
     }
     match write_down(&hold.differences) {
         None => format!(
@@ -80,6 +107,9 @@ pub(crate) fn write_down(differences: &[Difference]) -> Option<String> {
 /// What ends the wait for a definition that differs from what runs. Where variables are not set here, or not to the same value,
 /// a redeployment might bring the services up without them.
 pub(in crate::service) fn definition_cleared_by(hold: &DefinitionHold, service: &str) -> String {
+    if hold.differences.iter().any(Difference::lacks_folder) {
+        return MOUNT_AGAIN.to_owned();
+    }
     if hold.differences.iter().all(Difference::is_of_connections) {
         return add_networks(&hold.differences);
     }
@@ -88,6 +118,9 @@ pub(in crate::service) fn definition_cleared_by(hold: &DefinitionHold, service: 
     }
     if hold.differences.iter().all(Difference::is_of_changes_since) {
         return format!("POST /redeploy/{service}");
+    }
+    if !hold.other_files.is_empty() {
+        return "correct compose_files".to_owned();
     }
     let (names, is_unnamed, is_home) = unset(&hold.differences);
     let variables = (!names.is_empty()).then(|| format!("set {} in env_file", names.join(", ")));
@@ -122,6 +155,11 @@ fn unset(differences: &[Difference]) -> (Vec<&str>, bool, bool) {
     names.retain(|name| is_shown(name));
     let is_unnamed = names.len() < count;
     (names.into_iter().collect(), is_unnamed, is_home)
+}
+
+/// Lists files.
+pub(crate) fn paths(files: &[PathBuf]) -> String {
+    files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// Why an update can't be compared with what runs.
@@ -177,6 +215,7 @@ mod tests {
                 unset: unset.iter().map(|name| (*name).to_owned()).collect(),
                 connected: Vec::new(),
             }],
+            ..DefinitionHold::default()
         }
     }
 
@@ -190,6 +229,33 @@ mod tests {
         assert!(unset.contains("If SECRET had a value") && unset.contains("env_file"), "{unset}");
         assert!(!unset.contains("POST /redeploy") && !unset.contains("compose_watch"), "{unset}");
         assert_eq!(definition_cleared_by(&hold(&["SECRET"]), "shop"), "set SECRET in env_file");
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_any_more_is_mounted_again_and_nothing_is_applied() {
+        let difference = Difference::of_absent("db", "/mnt/usb/db");
+        let mut hold = hold("volume /data", &["SECRET"]);
+        hold.differences.push(difference.clone());
+        let text = definition_differs(&hold, "shop");
+        assert!(text.contains("db: folder /mnt/usb/db (not there any more). The running"), "{text}");
+        assert!(text.ends_with(MOUNT_AGAIN) && !text.contains("redeploy"), "{text}");
+        assert_eq!(definition_cleared_by(&hold, "shop"), MOUNT_AGAIN);
+        assert!(left_as_it_is(&[difference]).ends_with(MOUNT_AGAIN));
+        assert!(left_as_it_is(&hold.differences[..1]).starts_with("the compose files no longer define"));
+    }
+
+    #[test]
+    fn where_the_containers_come_from_other_files_compose_files_is_corrected_and_not_applied() {
+        let mut hold = hold("environment DB_HOST", &["SECRET"]);
+        hold.project.files = vec!["/home/me/shop/compose.yml".into()];
+        hold.other_files = vec!["/opt/stacks/shop/compose.yml".into()];
+        let text = definition_differs(&hold, "shop");
+        let files = "made from /opt/stacks/shop/compose.yml, not from compose_files (/home/me/shop/compose.yml): correct \
+                     compose_files";
+        assert!(text.contains(files) && !text.contains("redeploy"), "{text}");
+        assert_eq!(definition_cleared_by(&hold, "shop"), "correct compose_files");
+        hold.differences[0].what = vec!["memory limit (changed since)".into()];
+        assert_eq!(definition_cleared_by(&hold, "shop"), "POST /redeploy/shop", "no file is edited");
     }
 
     #[test]
@@ -252,7 +318,7 @@ mod tests {
                 env_file: env_file.map(Into::into),
                 ..Project::default()
             };
-            command(&DefinitionHold { project, differences: Vec::new() }, "up -d")
+            command(&DefinitionHold { project, ..DefinitionHold::default() }, "up -d")
         };
         let expected =
             |env_files: &str| format!("docker compose -p shop -f /srv/compose.yml {env_files}up -d");
@@ -276,7 +342,7 @@ mod tests {
             connected: Vec::new(),
         };
         let project = Project { name: "shop".into(), ..Project::default() };
-        let mut hold = DefinitionHold { project, differences: vec![difference] };
+        let mut hold = DefinitionHold { project, differences: vec![difference], ..DefinitionHold::default() };
         let by_hand = "update it with `docker compose -p shop pull web && docker compose -p shop up -d web`";
         let text = definition_differs(&hold, "shop");
         assert!(
@@ -301,7 +367,7 @@ mod tests {
             connected: Vec::new(),
         };
         assert!(difference.has_proxies() && difference.is_beside_files());
-        let hold = DefinitionHold { project: Project::default(), differences: vec![difference] };
+        let hold = DefinitionHold { differences: vec![difference], ..DefinitionHold::default() };
         let text = definition_differs(&hold, "shop");
         assert!(text.contains("write them into `environment` of the service"), "{text}");
         assert!(!text.contains("POST /redeploy") && !text.contains("compose_watch"), "{text}");
@@ -316,7 +382,7 @@ mod tests {
             unset: Vec::new(),
             connected: vec!["shop_default".into()],
         };
-        let mut hold = DefinitionHold { project: Project::default(), differences: vec![difference] };
+        let mut hold = DefinitionHold { differences: vec![difference], ..DefinitionHold::default() };
         let text = definition_differs(&hold, "proxy");
         assert!(text.contains("add shop_default to the networks of proxy"), "{text}");
         assert!(!text.contains("redeploy") && !text.contains("up -d"), "{text}");

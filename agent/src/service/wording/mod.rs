@@ -35,7 +35,7 @@ pub(super) use crate::service::wording::container::{
     removed_while_down, trouble, unhealthy_reason, with_remedy,
 };
 pub(crate) use crate::service::wording::definition::{
-    add_networks, compose_command, keep_or_drop, write_down,
+    MOUNT_AGAIN, add_networks, compose_command, keep_or_drop, left_as_it_is, paths, write_down,
 };
 pub(super) use crate::service::wording::definition::{
     definition_cleared_by, definition_differs, unreadable_definition,

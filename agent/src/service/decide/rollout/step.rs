@@ -323,15 +323,43 @@ impl Service {
     }
 
     /// Handles the end of the compose run that brings up the old images.
-    fn old_started(&mut self, failed: Failed, up: Result<String, ComposeError>, now: Timestamp) {
+    fn old_started(&mut self, mut failed: Failed, up: Result<String, ComposeError>, now: Timestamp) {
+        let containers = self.known.containers.clone().unwrap_or_default();
         if let Err(error) = up {
+            self.acquit(&mut failed, &error, &containers, now);
             return self.rollback_step_failed(failed, error.cause, now);
         }
-        let containers = self.known.containers.clone().unwrap_or_default();
         let Some(deployment) = &mut self.durable.deployment else { return };
         if !deployment.bring_up_tied(&containers) {
             self.old_up(failed, now);
         }
+    }
+
+    /// The images that ran until the update can't be brought up either, and compose says the same of them: any image would have
+    /// failed on this machine. The new ones are not blocked for that, and tried again. It says nothing if containers were started
+    /// and have failed: the new image may have changed data that the old one needs as well.
+    fn acquit(
+        &mut self,
+        failed: &mut Failed,
+        error: &ComposeError,
+        containers: &[Container],
+        now: Timestamp,
+    ) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let words = wording::fault(&FaultCause::ComposeUp { cause: &error.cause });
+        let is_same = failed.failure.by_compose && failed.failure.reason == Reason::Words(words);
+        let has_run = failed.has_run || error.is_about_wait() || deployment.has_new_run_failed(containers);
+        let is_going_back = matches!(deployment.plan().cause, Cause::GoBack(_));
+        if failed.by_node || !is_same || has_run || is_going_back || deployment.is_for_tied() {
+            return;
+        }
+        failed.by_node = true;
+        deployment.phase = Phase::Rollback(failed.clone());
+        let blamed: Vec<ImageChange> = deployment.blamed(&failed.failure).cloned().collect();
+        for change in &blamed {
+            self.durable.images.of(&change.configured).acquit(&change.digest);
+        }
+        self.not_run(blamed, &wording::rejection(&failed.failure.reason), now);
     }
 
     /// Compose has brought up what it can of the old containers.
@@ -368,11 +396,11 @@ impl Service {
         let cause = deployment.likely_cause(containers, &self.durable.stops);
         let by_others =
             error.is_by_rival() || (error.is_about_dependency() && deployment.has_lost_another(containers));
-        let by_node = (cause.is_none() && by_others)
-            || (error.is_of_machine && !deployment.has_new_run_failed(containers));
+        let has_run = deployment.has_new_run_failed(containers);
+        let by_node = (cause.is_none() && by_others) || (error.is_of_machine && !has_run);
         let cause = cause.unwrap_or_default();
         let failure = Failure { reason: Reason::Words(reason), by_compose: true, ..cause };
-        self.failed(Failed { by_node, ..Failed::new(failure, error.output) }, now);
+        self.failed(Failed { by_node, has_run, ..Failed::new(failure, error.output) }, now);
     }
 
     /// Continues after the diagnosis: rolls back to the old images, if there are any.

@@ -244,7 +244,7 @@ impl Watch {
         }
         let by_node = self.rejected.iter().any(|id| is_named(id));
         let failure = Failure::general(Reason::Swarm { swarm_message: message.clone() });
-        Failed { failure, output: String::new(), task: String::new(), by_node }
+        Failed { by_node, ..Failed::new(failure, String::new()) }
     }
 }
 
@@ -277,7 +277,7 @@ fn blamed(task: &Task, fault: TaskFault, by_node: bool) -> Failed {
         facts,
         ..Failure::default()
     };
-    Failed { failure, output: String::new(), task: task.id.clone(), by_node }
+    Failed { task: task.id.clone(), by_node, ..Failed::new(failure, String::new()) }
 }
 
 fn failed<'a>(service: &'a SwarmService, goal: Goal<'a>) -> impl Iterator<Item = &'a Task> {

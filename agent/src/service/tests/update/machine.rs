@@ -41,6 +41,61 @@ fn what_the_machine_could_not_give_a_container_is_no_fault_of_its_image() {
     assert!(scenario.is_blocked());
 }
 
+#[test]
+fn an_image_is_not_blocked_for_what_keeps_the_earlier_one_from_starting_as_well() {
+    let fails = |cause: &str, left: Container| {
+        let up = Err(ComposeError::new(cause));
+        StepResult::Started { up, named: Vec::new(), containers: vec![left] }
+    };
+    let rolls_back = |cause: &str, left: Container| {
+        let mut scenario = Scenario::of(config());
+        scenario.check(observed('2', &[v1()], &[&on("web", IMAGE, "v1", 1)]));
+        scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+        scenario.takes_step(pulled(&[(IMAGE, "v2")]));
+        scenario.takes_step(fails(cause, left));
+        assert!(scenario.is_blocked(), "it is not known yet");
+        scenario.takes_step(StepResult::Diagnosed { log: String::new() });
+        scenario
+    };
+    let (new, old) = (half_made("web", "v2"), half_made("web", "v1"));
+    // At last the old image comes up.
+    let mut scenario = rolls_back("permission denied", new.clone());
+    scenario.takes_step(fails("permission denied", old.clone()));
+    assert!(!scenario.is_blocked());
+    let back = Container { started_at: scenario.seconds(50), ..on("web", IMAGE, "v1", 3) };
+    scenario.at(50).is_up(&[&back]).at(51).look(&[&back]).at(200).look(&[&back]);
+    let told = scenario.entries.iter().rfind(|entry| entry.event == Kind::ROLLED_BACK).expect("it is told");
+    assert!(told.message.contains("could not be brought up by this machine"), "{}", told.message);
+    assert!(told.new_digest.is_none() && !scenario.is_blocked());
+    assert_eq!(scenario.service.durable().postponed.len(), 1, "it is tried again");
+    // Or it never does.
+    let mut scenario = rolls_back("permission denied", new.clone());
+    let mut waits = 0;
+    while !scenario.service.durable().rollback_failed {
+        scenario.takes_step(fails("permission denied", old.clone()));
+        waits += 40;
+        scenario.at(waits);
+    }
+    let told = scenario.entries.iter().rfind(|entry| entry.event == Kind::ROLLBACK_FAILED);
+    assert_eq!(told.map(|entry| &entry.new_digest), Some(&None), "it is no verdict");
+    assert!(!scenario.is_blocked());
+    // The old image fails otherwise, on data of the new one, or the new one has run.
+    let crashed = Container { state: State::Exited, exit_code: 1, ..on("web", IMAGE, "v2", 2) };
+    for (cause, left, then) in [
+        ("permission denied", new.clone(), "no space left on device"),
+        (
+            "container db is unhealthy: dependency failed to start",
+            new,
+            "container db is unhealthy: dependency failed to start",
+        ),
+        ("permission denied", crashed, "permission denied"),
+    ] {
+        let mut scenario = rolls_back(cause, left);
+        scenario.takes_step(fails(then, old.clone()));
+        assert!(scenario.is_blocked(), "{cause}");
+    }
+}
+
 /// Compose can't bring up what it was to, for want of a port. `left` are the containers that it leaves.
 fn lacks_port(left: &[&Container]) -> StepResult {
     let error = ComposeError { is_of_machine: true, ..ComposeError::new("port is already allocated") };
