@@ -71,8 +71,6 @@ use crate::tasks::status_publisher::{Publisher, StatusFrames};
 
 /// Time that tasks get to shut down. A deployment step may need most of it.
 const STOP_GRACE: Duration = Duration::from_secs(25);
-/// Time that blocking disk operations get to return after all tasks have ended.
-const DISK_GRACE: Duration = Duration::from_secs(1);
 
 /// What becomes of the deployments that are in progress when the agent is stopped.
 const LEFT_AT_STOP: &str = "what was stopped so that data can be copied is started again if the time suffices, and that update is \
@@ -91,9 +89,7 @@ pub fn run(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the async runtime")?;
-    let end = runtime.block_on(serve(config, source));
-    runtime.shutdown_timeout(DISK_GRACE);
-    end
+    supervisor::run_to_end(runtime, serve(config, source))
 }
 
 /// The default port of the agent (spec 2.9) is also that of Prometheus, which often runs on the same machine.

@@ -19,6 +19,7 @@
 //! | [`metrics`] | metrics computed at scrape time |
 //! | [`proxy`] | the proxies of the environment |
 //! | [`permissions`] | checks for files that other users can change |
+//! | [`hanging`] | paths on a file system that hangs |
 //! | [`page`] | a dashboard as one document |
 //! | [`telemetry`] | log lines |
 //! | [`tls`] | TLS client configuration |
@@ -31,6 +32,7 @@ pub mod clock;
 pub mod config;
 pub mod database;
 pub mod file;
+pub mod hanging;
 pub mod http;
 pub mod journal;
 pub mod metrics;

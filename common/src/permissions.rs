@@ -8,6 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use crate::config::quote;
+use crate::hanging::hangs;
 
 const WRITABLE_BY_ALL: u32 = 0o002;
 const WRITABLE_BY_GROUP: u32 = 0o020;
@@ -25,8 +26,12 @@ const MAX_LINKS: usize = 40;
 ///   does not exist yet can be created by anyone.
 /// - Symlinks are followed, and the path to their target is checked as well.
 /// - The *owner* of a folder on the path is not checked: users who keep compose files in their home are trusted with them.
+/// - Of a path that hangs nothing is known.
 pub fn weaknesses(path: &Path) -> Vec<String> {
     let mut found = Vec::new();
+    if hangs(path) {
+        return found;
+    }
     let mut rest: VecDeque<OsString> = names(path).collect();
     let (mut folder, mut links) = (PathBuf::from("/"), 0);
     // Metadata of `folder`, if it is already known from the previous component.

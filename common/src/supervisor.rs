@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::{FutureExt, Stream, StreamExt};
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -18,6 +19,9 @@ use tokio_util::task::TaskTracker;
 
 /// Signals within this time after the first are duplicates: wrappers signal the process and then its group.
 const DUPLICATE_SIGNAL: Duration = Duration::from_millis(250);
+
+/// Time that blocking operations get to return after all tasks have ended.
+const BLOCKING_GRACE: Duration = Duration::from_secs(1);
 
 /// Why the program stopped without a request.
 #[derive(Debug, thiserror::Error)]
@@ -182,6 +186,14 @@ impl Supervisor {
     }
 }
 
+/// Runs a program to its end. A thread whose disk or name server does not answer does not hold up the end: what counts was
+/// written by the tasks.
+pub fn run_to_end<F: Future>(runtime: Runtime, program: F) -> F::Output {
+    let end = runtime.block_on(program);
+    runtime.shutdown_timeout(BLOCKING_GRACE);
+    end
+}
+
 /// A stream of the signals that stop the program, by name.
 pub fn signals() -> std::io::Result<impl Stream<Item = &'static str> + Send> {
     let named = |kind, name| {
@@ -273,6 +285,22 @@ mod tests {
 
     fn never() -> impl Stream<Item = &'static str> {
         stream::pending()
+    }
+
+    #[test]
+    fn a_thread_that_hangs_does_not_hold_up_the_end_of_the_program() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (answer, unanswered) = std::sync::mpsc::channel::<()>();
+        let end = run_to_end(runtime, async move {
+            let (started, is_started) = tokio::sync::oneshot::channel();
+            drop(tokio::task::spawn_blocking(move || {
+                let _ = started.send(());
+                unanswered.recv()
+            }));
+            is_started.await
+        });
+        assert_eq!(end, Ok(()));
+        drop(answer);
     }
 
     #[tokio::test(start_paused = true)]

@@ -128,7 +128,8 @@ cat >"$WORK/agent.json" <<CONFIG
   "api": {"address": ["127.0.0.1:$port"]},
   "audit": {"path": "/var/log/evenkeel/audit.jsonl"},
   "services": [{"name": "web", "images": ["web:latest"], "compose_files": ["$WORK/web/compose.yml"],
-    "compose_project": "$NAME-web", "auto_update": true, "health_grace": 5}]
+    "compose_project": "$NAME-web", "auto_update": true, "health_grace": 5,
+    "update": {"gate": ["/bin/sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & exit 0"]}}]
 }
 CONFIG
 # The registry of this test listens on this machine's loopback address.
@@ -139,5 +140,11 @@ docker run -d --name "$NAME-agent" --network host --read-only --tmpfs /tmp --cap
 until_true 30 "the agent in a container has checked the service" sh -c "curl -fs http://127.0.0.1:$port/status | grep -q last_poll"
 image 2
 until_true 90 "the agent has updated it" sh -c "curl -fs 'http://127.0.0.1:$port/audit' | grep -q '\"event\":\"updated\"'"
+no_zombies() {
+    local states
+    states="$(docker exec "$NAME-agent" sh -c 'cat /proc/[0-9]*/status 2>/dev/null; true')" &&
+        [[ "$states" == *State:* && "$states" != *State:$'\t'Z* ]]
+}
+until_true 30 "what the gate command has left behind is reaped" no_zombies
 is 2 "$(docker exec "$NAME-web-web-1" /bin/busybox cat /version)" "the new image is running"
 say "images: fine"

@@ -35,7 +35,7 @@ pub fn run(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the async runtime")?;
-    runtime.block_on(serve(config, source))
+    supervisor::run_to_end(runtime, serve(config, source))
 }
 
 async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {

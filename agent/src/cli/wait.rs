@@ -193,7 +193,7 @@ pub(super) async fn patiently<T>(
     }
 }
 
-/// The number of requests by name since the agent was started, or since the service was changed by a reload.
+/// The number of requests by name since the agent was started, or since a reload changed the service and had none to take over.
 pub(super) fn requested(record: &ServiceStatus) -> u64 {
     record.requested_checks.as_ref().map_or(0, |checks| checks.requested)
 }

@@ -2,19 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use evenkeel_common::config::expand::Env;
 use evenkeel_common::config::shape::Shape;
 use evenkeel_common::config::{
     ConfigErrors, Configuration, Extent, Finding, Findings, KeyPath, load, unread_list,
 };
+use evenkeel_common::hanging::{self, Look};
 use evenkeel_common::wire::LeftOutService;
 use serde_json::Value;
 
 use super::file::AgentFile;
 use super::misplaced::{self, Misplaced};
-use super::{Config, api, channels, global, named, notes, paths, push, service};
+use super::{Config, api, channels, global, named, notes, paths, push, service, update};
 
 /// The JSON Schema of the configuration file.
 pub fn schema() -> Value {
@@ -28,7 +29,7 @@ pub struct WithoutServices(pub Config);
 
 impl Configuration for WithoutServices {
     fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigErrors> {
-        Config::read(text, path, env, false).map(Self)
+        Config::read(text, path, env, false, Look::default()).map(Self)
     }
 
     fn warnings(&self) -> &[String] {
@@ -41,7 +42,14 @@ impl Configuration for WithoutServices {
 }
 
 impl Config {
-    fn read(text: &str, path: &Path, env: Env<'_>, with_services: bool) -> Result<Self, ConfigErrors> {
+    /// `look`: how the paths in the file are looked at.
+    fn read(
+        text: &str,
+        path: &Path,
+        env: Env<'_>,
+        with_services: bool,
+        look: Look,
+    ) -> Result<Self, ConfigErrors> {
         let mut findings = Findings::default();
         let (mut named_variables, mut named_channels) = (BTreeSet::new(), channels::Named::default());
         let (mut has_registry, mut misplaced) = (false, Misplaced::default());
@@ -61,6 +69,7 @@ impl Config {
             tree
         };
         let file: AgentFile = load::typed(text, path, normalize, &mut findings)?;
+        hanging::ask(looked_at(&file, env), look);
         paths::check_file(path, &mut findings);
         let names: Vec<String> = file
             .services
@@ -110,7 +119,7 @@ impl Config {
 
 impl Configuration for Config {
     fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigErrors> {
-        Self::read(text, path, env, true)
+        Self::read(text, path, env, true, Look::default())
     }
 
     fn warnings(&self) -> &[String] {
@@ -125,6 +134,19 @@ impl Configuration for Config {
     fn extent(&self) -> Extent {
         notes::extent(self)
     }
+}
+
+/// Returns the paths that the rules look at. One on a file system that hangs must keep neither the agent nor the other services
+/// waiting.
+fn looked_at(file: &AgentFile, env: Env<'_>) -> BTreeSet<PathBuf> {
+    let mut texts: Vec<&str> = vec![file.audit.path.as_str(), file.state.path.as_str()];
+    for service in file.services.iter().flatten().filter(|service| !service.silent) {
+        texts.extend(service.compose_files.iter().flatten().map(String::as_str));
+        texts.push(&service.env_file);
+        texts.extend(service.update.iter().flat_map(update::paths));
+    }
+    let absolute = texts.into_iter().filter(|text| text.starts_with('/')).map(PathBuf::from);
+    absolute.chain([paths::default_state_path(env)]).collect()
 }
 
 fn hash_of(text: &str) -> u64 {
@@ -181,6 +203,40 @@ mod tests {
         assert_eq!(config.api.addresses, ["127.0.0.1:9191"]);
         for faulty in [r#"{"runtime": "lxc", "services": [{"name": 5}]}"#, r#"{"a": "#, "[]"] {
             assert_eq!(without(faulty).unwrap_err().to_string(), error_of(faulty));
+        }
+    }
+
+    #[test]
+    fn a_service_whose_files_are_on_a_file_system_that_hangs_is_left_out_and_keeps_nothing_waiting() {
+        let text = json!({
+            "audit": {"path": "/unresponsive/audit.jsonl"},
+            "services": [
+                {"name": "nas", "container_name": "nas", "compose_files": ["/unresponsive/compose.yml"]},
+                {"name": "env", "container_name": "env", "env_file": "/unresponsive/.env"},
+                {"name": "key", "container_name": "key", "update": {"signed_by": "/unresponsive/cosign.pub"}},
+                {"name": "web", "container_name": "web"},
+            ],
+        });
+        let call = |path: &Path| {
+            if path.starts_with("/unresponsive") {
+                loop {
+                    std::thread::park();
+                }
+            }
+        };
+        let look = Look { call, limit: std::time::Duration::from_millis(100) };
+        let config = Config::read(&text.to_string(), Path::new("c.json"), &|_| None, true, look).unwrap();
+        let watched: Vec<_> = config.services.iter().map(|service| service.name.as_str()).collect();
+        assert_eq!(watched, ["key", "web"]);
+        let left_out: Vec<_> = config.left_out.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(left_out, ["nas", "env"]);
+        for one in &config.left_out {
+            assert!(one.reason.contains(hanging::UNRESPONSIVE), "{}", one.reason);
+        }
+        assert_eq!(config.audit_path.as_deref(), Some(Path::new("/unresponsive/audit.jsonl")));
+        for of in ["audit.path: ", "key: update.signed_by[0]: "] {
+            let is_told = |text: &String| text.starts_with(of) && text.contains(hanging::UNRESPONSIVE);
+            assert!(config.warnings.iter().any(is_told), "{of} {:#?}", config.warnings);
         }
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use evenkeel_common::config::expand::Env;
 use evenkeel_common::config::{Findings, KeyPath, quote};
+use evenkeel_common::hanging::{UNRESPONSIVE, hangs};
 use evenkeel_common::permissions::weaknesses;
 
 use super::file::{AuditFile, StateFile};
@@ -47,6 +48,11 @@ fn is_of_container(name: &str, value: &[u8], host_name: impl Fn() -> Vec<u8>) ->
 pub(super) fn audit_path(file: &AuditFile, findings: &mut Findings) -> Option<PathBuf> {
     let at = KeyPath::of("audit.path");
     let path = absolute(&at, &file.path, "empty for no audit file", "there is no audit file", findings)?;
+    if hangs(&path) {
+        let what = format!("{} {UNRESPONSIVE}; entries are written to it once it does", quote(&file.path));
+        findings.warn(&at, what);
+        return Some(path);
+    }
     if path.is_dir() {
         let what = format!(
             "{} is a folder; allowed: the absolute path of a file (there is no audit file)",
@@ -72,11 +78,7 @@ pub(super) fn audit_path(file: &AuditFile, findings: &mut Findings) -> Option<Pa
 pub(super) fn state_path(file: &StateFile, env: Env<'_>, findings: &mut Findings) -> PathBuf {
     let at = KeyPath::of("state.path");
     let path = absolute(&at, &file.path, "empty for the default", "the default is used", findings);
-    let path = path.unwrap_or_else(|| {
-        let given = env("STATE_DIRECTORY").unwrap_or_default();
-        let first = Path::new(given.split(':').next().unwrap_or_default());
-        if first.is_absolute() { first.to_owned() } else { PathBuf::from(DEFAULT_STATE_PATH) }
-    });
+    let path = path.unwrap_or_else(|| default_state_path(env));
     warn_of_weaknesses(
         &at,
         &path,
@@ -84,6 +86,13 @@ pub(super) fn state_path(file: &StateFile, env: Env<'_>, findings: &mut Findings
         findings,
     );
     path
+}
+
+/// The first path in systemd's `$STATE_DIRECTORY`, else the default.
+pub(super) fn default_state_path(env: Env<'_>) -> PathBuf {
+    let given = env("STATE_DIRECTORY").unwrap_or_default();
+    let first = Path::new(given.split(':').next().unwrap_or_default());
+    if first.is_absolute() { first.to_owned() } else { PathBuf::from(DEFAULT_STATE_PATH) }
 }
 
 /// Warns if others than root can change the configuration file itself.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use evenkeel_common::config::expand::Env;
 use evenkeel_common::config::{Finding, Findings, KeyPath, quote};
+use evenkeel_common::hanging::{UNRESPONSIVE, hangs};
 use evenkeel_common::permissions::weaknesses;
 use evenkeel_common::wire::LeftOutService;
 
@@ -199,7 +200,7 @@ fn rule_2(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
 /// Only the file itself must not be a symbolic link; its parent folders may be.
 fn rule_3(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     for (place, text) in given(&file.compose_files, &at.key("compose_files")) {
-        let wrong = not_a_file(text, fs::symlink_metadata(text));
+        let wrong = not_a_file(text, || fs::symlink_metadata(text));
         if let Some(wrong) = wrong {
             findings.fault(
                 &place,
@@ -227,7 +228,7 @@ fn rule_5(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     if text.is_empty() {
         return;
     }
-    let wrong = not_a_file(text, fs::metadata(text));
+    let wrong = not_a_file(text, || fs::metadata(text));
     if let Some(wrong) = wrong {
         let what = format!("{} {wrong}; allowed: the absolute path of a file that exists", quote(text));
         findings.fault(&at.key("env_file"), what);
@@ -380,12 +381,15 @@ fn given<'a>(items: &'a Items<String>, at: &KeyPath) -> Vec<(KeyPath, &'a str)> 
     items.iter().enumerate().filter_map(|(n, text)| Some((at.index(n), text.as_deref()?))).collect()
 }
 
-/// Returns why `text` is not the absolute path of a regular file; `found` is the result of its `stat`.
-fn not_a_file(text: &str, found: io::Result<fs::Metadata>) -> Option<String> {
+/// Returns why `text` is not the absolute path of a regular file.
+fn not_a_file(text: &str, stat: impl FnOnce() -> io::Result<fs::Metadata>) -> Option<String> {
     if !text.starts_with('/') {
         return Some("is not absolute".to_owned());
     }
-    let kind = match found {
+    if hangs(Path::new(text)) {
+        return Some(UNRESPONSIVE.to_owned());
+    }
+    let kind = match stat() {
         Ok(found) => found.file_type(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Some("does not exist".to_owned()),
         Err(error) => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use evenkeel_common::config::expand::Env;
 use evenkeel_common::config::{Findings, KeyPath, quote};
+use evenkeel_common::hanging::{UNRESPONSIVE, hangs};
 use evenkeel_common::permissions::weaknesses;
 use jiff::tz::TimeZone;
 
@@ -194,7 +195,9 @@ pub(super) fn warn(
     let keys = file.signed_by.iter().flatten().flatten().enumerate();
     for (n, key) in keys.filter(|(_, key)| key.starts_with('/')) {
         let place = at.key("signed_by").index(n);
-        if !Path::new(key).exists() {
+        if hangs(Path::new(key)) {
+            findings.warn(&place, format!("{} {UNRESPONSIVE}", quote(key)));
+        } else if !Path::new(key).exists() {
             findings
                 .warn(&place, format!("{} does not exist; no new image is deployed without it", quote(key)));
         }
@@ -219,6 +222,15 @@ pub(super) fn warn(
             warn_of_program(argv.as_ref(), &at.key(key), findings);
         }
     }
+}
+
+/// Returns the paths that [`warn`] looks at.
+pub(super) fn paths(file: &UpdateFile) -> Vec<&str> {
+    let hooks = file.hooks.iter().flat_map(|hooks| [&hooks.before, &hooks.after, &hooks.rolled_back]);
+    let drain = file.drain.iter().map(|drain| &drain.command);
+    let programs = hooks.chain(drain).chain([&file.gate]).flatten();
+    let programs = programs.filter_map(|argv| argv.iter().flatten().next());
+    file.signed_by.iter().flatten().flatten().chain(programs).map(String::as_str).collect()
 }
 
 fn warn_of_drain(drain: &DrainFile, order: Option<Order>, at: &KeyPath, findings: &mut Findings) {

@@ -225,7 +225,7 @@ impl Member {
             let service = self.name();
             tracing::warn!(service, step, "a deployment is in progress; it is resumed at the next start");
         }
-        if let Err(error) = self.commit(self.service.shut_down(), now).await {
+        if let Err(error) = self.commit(self.service.shut_down(now), now).await {
             tracing::error!(service = self.name(), %error, "the final state could not be written");
         }
         self.world.data.at_rest.release(self.name());

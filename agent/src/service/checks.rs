@@ -112,6 +112,21 @@ impl Checks {
         }
     }
 
+    /// Takes over what users have requested under an earlier configuration and what was not answered, or has not begun.
+    /// `redeploys`: a redeployment is still requested; `may_check`: so is the check of a trigger.
+    pub(super) fn take_over(&mut self, before: &Self, redeploys: bool, may_check: bool) {
+        let running = if before.is_running() { before.running_asked } else { Asked::No };
+        let asked = if may_check { before.asked.max(running) } else { Asked::No };
+        // Who follows a request that is not taken over learns that it is forgotten.
+        if !redeploys && asked == Asked::No {
+            return;
+        }
+        (self.requested, self.answering, self.answered) =
+            (before.requested, before.answered, before.answered);
+        (self.asked, self.manual_at) = (asked, before.manual_at);
+        self.repeat(redeploys);
+    }
+
     /// Makes a check due at `at`, unless one is due earlier.
     pub(super) fn request_by(&mut self, at: Timestamp) {
         self.again_at = Some(self.again_at.map_or(at, |earlier| earlier.min(at)));

@@ -42,7 +42,7 @@ mod losses;
 mod renames;
 
 pub(crate) use losses::faults;
-use losses::{losses, watches_more};
+use losses::{keep_unresponsive, losses, watches_more};
 use renames::{left_behind, postponed, renamed, take_over};
 
 /// Time between attempts to watch services that are left out: a file system may be mounted after the start.
@@ -202,8 +202,10 @@ impl Reloader {
     /// Watches services that were left out and no longer have a fault, because what the file names exists now. A file that was
     /// edited waits for its reload. The same holds for services that keep their names until a deployment has ended.
     async fn retry(&mut self) {
-        let Ok(config) = self.read().await else { return };
+        let Ok(mut config) = self.read().await else { return };
         let active = self.config();
+        // What keeps its settings is not lost, and holds back none of the others.
+        keep_unresponsive(&active, &mut config);
         let may_rename = self.waits_to_rename
             && active.text_hash == config.text_hash
             && active.left_out == config.left_out
@@ -261,7 +263,7 @@ impl Reloader {
             (self.deps.replace_registry)(&config.registry).map_err(|error| format!("registry: {error:#}"))?;
         }
         let fixed = keep_fixed(&old, &mut config);
-        let mut notes = Vec::new();
+        let mut notes = keep_unresponsive(&old, &mut config);
         let (settings, machine) = (Settings::of(&config), trial::machine_name(&config));
         let channels = self.deps.deliveries.reconfigure(settings, &config.faulty_channels, &machine).await;
         config.warnings.extend(channels.faults.iter().cloned());

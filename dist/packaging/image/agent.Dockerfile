@@ -6,7 +6,7 @@ ARG APT_SOURCES=""
 RUN set -eu; \
     if [ -n "$APT_SOURCES" ]; then printf '%s\n' "$APT_SOURCES" >/etc/apt/sources.list; rm -f /etc/apt/sources.list.d/*; fi; \
     apt-get update -q; \
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends ca-certificates docker-cli docker-compose; \
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends ca-certificates docker-cli docker-compose tini; \
     apt-get clean; \
     rm -rf /var/lib/apt/lists/*; \
     docker compose version; \
@@ -21,4 +21,6 @@ VOLUME ["/var/lib/evenkeel", "/var/log/evenkeel"]
 EXPOSE 9090
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=30s --timeout=15s --start-period=10s --retries=3 CMD ["evenkeel", "health"]
-ENTRYPOINT ["evenkeel"]
+# What a command that was cut off leaves behind becomes a child of the first process, which tini reaps. It passes all signals on.
+# -s: also where it is not the first one, with an init of the engine or the host's processes.
+ENTRYPOINT ["tini", "-s", "--", "evenkeel"]

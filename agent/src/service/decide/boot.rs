@@ -9,6 +9,7 @@ use crate::service::Service;
 use crate::service::boot::{Boot, NotedClock, ShutdownSnapshot, StartReason};
 use crate::service::decide::clock_shift::is_jump;
 use crate::service::event::{Event, Note};
+use crate::service::health::assess::ran_since;
 use crate::service::rollout::step::Phase;
 
 impl Service {
@@ -16,14 +17,14 @@ impl Service {
     ///
     /// A container that was ended by a signal while the agent was not running may have been stopped by an operator or
     /// killed, if the engine no longer reports the event (it keeps its last 256 events, and none across its own restart).
-    /// Within the same boot it is left alone: undoing an operator's stop is worse than leaving a crashed container to be
-    /// started manually, and an operator's stop is the more likely cause. After a reboot it is started: the machine's
-    /// shutdown ended all containers, and a service that stays down after a power failure is worse than one that has to
-    /// be stopped twice. (For most containers ended by a power failure the engine itself reports this, with code 255.)
-    /// If the current boot ID is unknown, the container is started, as after a reboot. What ended before a service was
-    /// added by a reload is treated as within the same boot.
+    /// If its last run began in this boot, it is left alone: undoing an operator's stop is worse than leaving a crashed container
+    /// to be started manually, and an operator's stop is the more likely cause. If it began before a reboot, the container is
+    /// started: the machine's shutdown ended all containers, and a service that stays down after a power failure is worse than
+    /// one that has to be stopped twice. (For most containers ended by a power failure the engine itself reports this, with
+    /// code 255.) If the current boot ID is unknown, the container is started, as after a reboot. What ended before a service
+    /// was added by a reload is treated as within the same boot.
     pub(in crate::service) fn on_start(&mut self, reason_to_start: StartReason, now: Timestamp) {
-        let missed_events = match reason_to_start {
+        let is_same_boot = match reason_to_start {
             StartReason::Start => self.boot.before.is_empty() || self.boot.before == self.boot.now,
             // It was not configured until now. A service that was takes over what it has received (`continuing`).
             StartReason::Reload => true,
@@ -33,8 +34,12 @@ impl Service {
             // A container may be failing its health check because somebody has been stopping it since before the start.
             self.healer.gaps.await_events(now);
         }
-        if missed_events && !self.boot.now.is_empty() {
-            self.healer.events_unseen_before(now);
+        if self.boot.now.is_empty() {
+            return;
+        }
+        self.healer.events_unseen_before(now);
+        if !is_same_boot {
+            self.healer.rebooted(self.boot.at);
         }
     }
 
@@ -122,13 +127,15 @@ impl Service {
     }
 
     /// Marks containers as stopped by the engine if they ran when the agent was stopped in an earlier boot, and have
-    /// exited since. Within the same boot they may have been stopped by anyone.
+    /// exited since, without having run in this boot. Within the same boot they may have been stopped by anyone.
     pub(in crate::service) fn compare_with_shutdown(&mut self, containers: &[Container], now: Timestamp) {
         let Some(left) = self.durable.at_shutdown.take() else { return };
         if self.boot.now.is_empty() || left.boot == *self.boot.now {
             return;
         }
         let stopped = containers.iter().filter(|c| c.state == State::Exited && left.running.contains(&c.id));
+        let boot = self.boot.at;
+        let stopped = stopped.filter(|c| !ran_since(c, boot, now));
         let stopped = stopped.map(|c| (c.id.clone(), c.finished_at.unwrap_or(now)));
         self.durable.engine_stops.extend(stopped);
     }

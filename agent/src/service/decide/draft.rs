@@ -74,9 +74,13 @@ impl Service {
         self.draft(Self::on_global_trigger).0
     }
 
-    /// The agent is stopping.
-    pub fn shut_down(&self) -> Draft {
-        self.draft(Self::on_shutdown).0
+    /// The service ends: the agent is stopping, or it is no longer configured.
+    pub fn shut_down(&self, now: Timestamp) -> Draft {
+        let end = |service: &mut Self| {
+            service.give_up_requests(now);
+            service.on_shutdown();
+        };
+        self.draft(end).0
     }
 
     /// Takes notice of something that makes nothing durable different.
@@ -108,7 +112,7 @@ impl Service {
     }
 
     /// Returns the service as the continuation of the same one under its previous configuration: with its possible leases, with
-    /// the measurements of its containers, and with what the engine has told, and does not repeat.
+    /// the measurements of its containers, with what the engine has told, and does not repeat, and with what users have requested.
     #[must_use]
     pub fn continuing(self, before: &Self) -> Self {
         let (healer, events) = (before.healer.clone(), before.known.clone());
@@ -126,6 +130,8 @@ impl Service {
         let healer = self.healer.continuing(healer, is_of_same);
         // An alert is not repeated before its cooldown is over.
         let gauges = if is_of_same { before.gauges.clone() } else { self.gauges };
-        Self { permits: before.permits.inherited(), known, healer, gauges, ..self }
+        let mut service = Self { permits: before.permits.inherited(), known, healer, gauges, ..self };
+        service.take_over_requests(before);
+        service
     }
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use crate::service::event::{Event, Unblock};
 use crate::service::health::restart_state;
 use crate::service::input::{ServiceReply, ServiceRequest};
-use crate::service::rollout::plan::GoBack;
+use crate::service::rollout::plan::{Cause, GoBack, GoBackReason};
 use crate::service::{Service, wording};
 
 impl Service {
@@ -30,6 +30,56 @@ impl Service {
         self.going_back = back;
         self.wanted = None;
         self.checks.request_redeploy_by_hand();
+    }
+
+    /// The deployment that a user has requested and that has not begun. A late failure asks for its way back by itself.
+    fn requested_deployment(&self) -> Option<Cause> {
+        let back = self.going_back.clone().map(Cause::GoBack);
+        let redeploy = || self.checks.wants_redeploy().then_some(Cause::Redeploy);
+        let is_late =
+            |cause: &Cause| matches!(cause, Cause::GoBack(back) if back.why != GoBackReason::ByHand);
+        let wanted = self.wanted.as_ref().filter(|cause| matches!(cause, Cause::GoBack(_) | Cause::Redeploy));
+        back.or_else(|| wanted.cloned()).or_else(redeploy).filter(|cause| !is_late(cause))
+    }
+
+    /// Takes over what users have requested under the previous configuration: it was accepted.
+    pub(in crate::service) fn take_over_requests(&mut self, before: &Self) {
+        let requested = before.requested_deployment();
+        let is_configured = |name: &str| self.config.images.iter().any(|image| image.configured == *name);
+        let why = match &requested {
+            Some(_) if !self.config.can_deploy() => Some(wording::NO_COMPOSE_FILES),
+            Some(Cause::GoBack(back)) if !back.to.iter().all(|to| is_configured(&to.configured)) => {
+                Some(wording::go_back::NOT_CONFIGURED)
+            }
+            _ => None,
+        };
+        let continues = requested.is_some() && why.is_none();
+        let may_check = self.config.auto_update && !self.config.silent;
+        self.checks.take_over(&before.checks, continues, may_check);
+        self.retry_rollback = before.retry_rollback || before.wanted == Some(Cause::RetryRollback);
+        if self.retry_rollback {
+            self.checks.repeat(false);
+        }
+        match (requested, why) {
+            (Some(requested), Some(why)) => self.request_given_up(requested, why, self.begun),
+            (Some(Cause::GoBack(back)), None) => self.going_back = Some(back),
+            _ => {}
+        }
+    }
+
+    /// The service ends: says so if a deployment that a user has requested has not begun.
+    pub(in crate::service) fn give_up_requests(&mut self, now: Timestamp) {
+        if let Some(requested) = self.requested_deployment() {
+            self.request_given_up(requested, wording::ENDED_BEFORE, now);
+        }
+    }
+
+    fn request_given_up(&mut self, requested: Cause, why: &str, now: Timestamp) {
+        if let Cause::GoBack(back) = requested {
+            self.not_gone_back(back, why.to_owned(), String::new(), now);
+        } else {
+            self.redeploy_failed(why.to_owned(), String::new(), now);
+        }
     }
 
     /// How far the checks are that users have requested; `None` before the first.

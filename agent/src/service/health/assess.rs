@@ -179,6 +179,13 @@ pub(in crate::service) fn assess(
     symptom.map_or_else(|| assess_alone(container, stops), Condition::Failing)
 }
 
+/// Reports whether the last run of a container began after the machine was started at `boot`. Times in the future date from before
+/// the clock was set back.
+pub(in crate::service) fn ran_since(container: &Container, boot: Timestamp, now: Timestamp) -> bool {
+    let is_past = |at: Option<Timestamp>| at.is_some_and(|at| at > boot && at <= now);
+    is_past(container.started_at) && is_past(container.finished_at)
+}
+
 /// Assesses a container on its own, without regard to its history or to the container whose network it uses.
 pub(in crate::service) fn assess_alone(container: &Container, stops: Stops<'_>) -> Condition {
     let exit_code = container.exit_code;

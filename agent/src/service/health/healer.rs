@@ -13,8 +13,8 @@ use crate::model::few::FewMap;
 use crate::model::{Container, State};
 use crate::service::event::Note;
 use crate::service::health::assess::{
-    Condition, Inactive, ProblemKind, StopTimes, Stops, Symptom, TERMINATED, assess, is_unprobed, signed,
-    stuck_at,
+    Condition, Inactive, ProblemKind, StopTimes, Stops, Symptom, TERMINATED, assess, is_unprobed, ran_since,
+    signed, stuck_at,
 };
 use crate::service::health::gap::{Engine, Gaps};
 use crate::service::health::restart_state::{
@@ -80,6 +80,8 @@ pub(in crate::service) struct Healer {
     /// When the agent began to receive events, if the origin of earlier stops is unknown: when it was started (see
     /// `boot.rs`), or after a gap in the event stream.
     events_unseen_before: Option<Timestamp>,
+    /// When the machine was started, if the agent last ran in an earlier boot: the shutdown has ended what ran before.
+    booted_at: Option<Timestamp>,
     /// A time since when the engine has been running, if known.
     engine_since: Option<Timestamp>,
     /// Containers that exited for an unknown reason, already logged, by ID.
@@ -112,11 +114,11 @@ impl Healer {
     }
 
     /// The clock was set by `by`: past gaps can't be compared with times by the new clock. `events_unseen_before` is set
-    /// to the earlier of both clocks, so that containers that exit from now on do not count as unseen.
+    /// to the earlier of both clocks, so that containers that exit from now on do not count as unseen, and so is the boot.
     pub(in crate::service) fn clock_was_set(&mut self, by: SignedDuration) {
         self.gaps.clock_was_set();
         self.engine_since = None;
-        if let Some(at) = &mut self.events_unseen_before {
+        for at in self.events_unseen_before.iter_mut().chain(&mut self.booted_at) {
             *at = at.checked_add(by).unwrap_or(*at).min(*at);
         }
     }
@@ -309,11 +311,17 @@ impl Healer {
         self.events_unseen_before = Some(now);
     }
 
+    /// The agent last ran in an earlier boot of the machine than this one, which began at `boot`.
+    pub(in crate::service) fn rebooted(&mut self, boot: Timestamp) {
+        self.booted_at = Some(boot);
+    }
+
     /// The healer of a service whose configuration has changed: what it knows of the engine's events stays true. Remedies
     /// follow from the next inspection. `is_of_same`: it watches the same containers as before.
     pub(in crate::service) fn continuing(self, before: Self, is_of_same: bool) -> Self {
-        let unseen_before = if is_of_same { before.events_unseen_before } else { self.events_unseen_before };
-        Self { events_unseen_before: unseen_before, remedies: BTreeMap::new(), ..before }
+        let of = if is_of_same { &before } else { &self };
+        let (events_unseen_before, booted_at) = (of.events_unseen_before, of.booted_at);
+        Self { events_unseen_before, booted_at, remedies: BTreeMap::new(), ..before }
     }
 
     /// Whether somebody may have stopped a container that exited before the agent received events.
@@ -340,9 +348,12 @@ impl Healer {
             && since.is_some_and(|(since, ended)| since <= ended)
     }
 
-    /// Whether the container exited before the agent received events. An end in the future dates from before the clock was
-    /// set back.
+    /// Whether the container exited before the agent received events, and not by the machine's shutdown. An end in the future
+    /// dates from before the clock was set back.
     fn ended_unseen(&self, container: &Container, now: Timestamp) -> bool {
+        if self.booted_at.is_some_and(|boot| !ran_since(container, boot, now)) {
+            return false;
+        }
         let ended = container.finished_at.zip(self.events_unseen_before);
         ended.is_some_and(|(end, until)| end < until || end > now)
     }

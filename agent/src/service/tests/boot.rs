@@ -2,12 +2,18 @@
 
 use super::*;
 
+/// This boot of the machine, after the first one. The second one began at second 30.
+fn boot_after_one(scenario: &Scenario, boot: &str) -> Boot {
+    let known = boot_of(boot, "one");
+    if boot == "one" { known } else { Boot { at: scenario.start + SignedDuration::from_secs(30), ..known } }
+}
+
 /// Stops the agent and starts it again, in this boot of the machine.
 fn restart_agent(scenario: &mut Scenario, boot: &str) {
     scenario.service.on_shutdown();
     let written = serde_json::to_vec(scenario.service.durable()).unwrap();
     let durable = serde_json::from_slice(&written).unwrap();
-    let boot = Boot { now: boot.into(), before: scenario.service.boot.now.clone(), ..Boot::default() };
+    let boot = boot_after_one(scenario, boot);
     scenario.service =
         Service::new(scenario.service.config.clone(), durable, boot, StartReason::Start, scenario.now).0;
     scenario.reconnected();
@@ -57,7 +63,7 @@ fn an_exit_that_looks_like_a_stop_while_the_agent_was_down_is_not_healed_in_the_
         scenario.service = Service::new(
             scenario.service.config.clone(),
             durable,
-            boot_of(boot, "one"),
+            boot_after_one(&scenario, boot),
             StartReason::Start,
             scenario.now,
         )
@@ -175,7 +181,7 @@ fn a_container_whose_end_nobody_saw_is_started_after_a_power_cut_unless_it_had_b
         }
         // There was no time to record what ran.
         let durable = scenario.service.durable().clone();
-        let (config, boot) = (scenario.service.config.clone(), boot_of("two", "one"));
+        let (config, boot) = (scenario.service.config.clone(), boot_after_one(&scenario, "two"));
         scenario.at(60);
         scenario.service = Service::new(config, durable, boot, StartReason::Start, scenario.now).0;
         // Podman has no daemon that containers depend on.
@@ -185,6 +191,46 @@ fn a_container_whose_end_nobody_saw_is_started_after_a_power_cut_unless_it_had_b
         assert_eq!(scenario.look(&[&ended]).restarts(), [""; 0]);
         let expected: &[&str] = if is_stopped { &[] } else { &["a"] };
         assert_eq!(scenario.at(66).look(&[&ended]).restarts(), expected, "stopped: {is_stopped}");
+    }
+}
+
+/// It ran again in the second boot, before the agent did.
+#[test]
+fn what_was_stopped_after_a_reboot_while_the_agent_did_not_run_stays_stopped() {
+    let (no, unless_stopped) = (RestartPolicy::No, RestartPolicy::UnlessStopped);
+    for reason in [StartReason::Start, StartReason::Reload] {
+        for is_clean in [true, false] {
+            // When its last run began and ended; whether it is started.
+            for (policy, code, began, ended, healed) in [
+                (no, 143, 35, 100, false),
+                (no, 137, 35, 100, false),
+                (no, 0, 35, 100, false),
+                (unless_stopped, 1, 35, 100, false),
+                (no, 1, 35, 100, true),
+                // The shutdown has ended it, and the engine may have noticed that only when it was started.
+                (no, 143, 5, 20, true),
+                (no, 143, 5, 40, true),
+            ] {
+                let mut scenario = Scenario::of(config());
+                scenario.at(10).look(&[&running("a")]);
+                if is_clean {
+                    scenario.service.on_shutdown();
+                }
+                let (durable, config) =
+                    (scenario.service.durable().clone(), scenario.service.shared_config());
+                let boot = boot_after_one(&scenario, "two");
+                scenario.at(500);
+                scenario.service = Service::new(config, durable, boot, reason, scenario.now).0;
+                scenario.reconnected();
+                let (started_at, finished_at) = (scenario.seconds(began), scenario.seconds(ended));
+                let down = Container { started_at, finished_at, restart_policy: policy, ..exited("a", code) };
+                scenario.look(&[&down]).at(506).look(&[&down]);
+                // A service that a reload adds was not there at the shutdown.
+                let is_known = is_clean || reason == StartReason::Start || code == 1;
+                let what = format!("{reason:?} {is_clean} {policy:?} {code} {began}-{ended}");
+                assert_eq!(scenario.restarts().len(), usize::from(healed && is_known), "{what}");
+            }
+        }
     }
 }
 

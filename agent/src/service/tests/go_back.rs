@@ -1,5 +1,6 @@
 //! Scenarios of going back to earlier images: by hand, and late (DECISIONS 14).
 
+mod accepted;
 mod both_ways;
 mod watch;
 

@@ -104,6 +104,9 @@ pub(super) const NOTHING_TO_RETRY: &str = "it was not tried, since all container
 pub(super) const NOT_IN_SWARM: &str = "a swarm service is rolled back with `docker service rollback`";
 /// Why a redeployment is skipped (spec 2.4).
 pub(super) const NO_COMPOSE_FILES: &str = "no compose files configured";
+/// Why a deployment that a user has requested did not begin.
+pub(super) const ENDED_BEFORE: &str =
+    "the agent was stopped, or the service removed, before it began; nothing was done, so ask again";
 /// Why a project without running containers is not healthy.
 pub(super) const NOTHING_RUNS: &str = "none of its containers is running";
 

@@ -1,8 +1,9 @@
 //! What a fault in the file takes out of operation: at the start, and with a reload.
 
+use evenkeel_common::hanging::{UNRESPONSIVE, hangs};
 use evenkeel_common::wire::LeftOutService;
 
-use crate::config::Config;
+use crate::config::{Config, ServiceConfig};
 
 /// Returns the services and channels that are off under this configuration, each with the reason.
 pub(crate) fn faults(config: &Config) -> Vec<String> {
@@ -27,6 +28,33 @@ fn beyond(old: Option<&Config>, new: &Config) -> Vec<String> {
     services.chain(channels).collect()
 }
 
+/// Lets services keep their settings whose files were there before, and are on a file system that hangs now: their containers
+/// still run, and have to be healed. Returns what is to be said of that.
+pub(super) fn keep_unresponsive(old: &Config, new: &mut Config) -> Vec<String> {
+    let is_unresponsive = |service: &ServiceConfig| {
+        let mut files = service.compose_files.iter().chain(&service.env_file);
+        files.any(|path| hangs(path))
+    };
+    let mut kept = Vec::new();
+    new.left_out.retain(|one| {
+        let named = old.services.iter().find(|service| service.name == one.name);
+        let before = named.filter(|service| is_unresponsive(service));
+        kept.extend(before.cloned());
+        before.is_none()
+    });
+    let mut notes = Vec::new();
+    for service in kept {
+        let of = format!("{}: ", service.name);
+        new.warnings.retain(|text| !(text.starts_with(&of) && text.ends_with("(service skipped)")));
+        notes.push(format!(
+            "{of}one of its files {UNRESPONSIVE}; it keeps its settings until the next reload"
+        ));
+        new.services.push(service);
+    }
+    new.warnings.extend(notes.iter().cloned());
+    notes
+}
+
 /// Reports whether the same file, read again, leaves out fewer services than before, and none that was watched.
 pub(super) fn watches_more(old: &Config, new: &Config) -> bool {
     let was_left_out = |one: &LeftOutService| old.left_out.iter().any(|before| before.name == one.name);
@@ -40,6 +68,7 @@ mod tests {
     use std::path::Path;
 
     use evenkeel_common::config::Configuration as _;
+    use evenkeel_common::hanging::{self, Look};
     use serde_json::{Value, json};
 
     use super::*;
@@ -73,6 +102,39 @@ mod tests {
         // What was so before is not repeated, and what is mended is no loss.
         assert_eq!(losses(&parse(&bad), &parse(&bad)), Vec::<String>::new());
         assert_eq!(losses(&parse(&bad), &parse(&good)), Vec::<String>::new());
+    }
+
+    fn park(_: &Path) {
+        loop {
+            std::thread::park();
+        }
+    }
+
+    #[test]
+    fn a_reload_does_not_stop_watching_a_service_whose_file_system_hangs() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let service =
+            |name: &str| json!({"name": name, "compose_project": name, "compose_files": [path(name)]});
+        let file = json!({"services": [service("nas"), service("gone")]});
+        std::fs::write(path("nas"), "").unwrap();
+        std::fs::write(path("gone"), "").unwrap();
+        let before = parse(&file);
+        hanging::ask([path("nas")], Look { call: park, limit: std::time::Duration::from_millis(1) });
+        std::fs::remove_file(path("gone")).unwrap();
+        let mut after = parse(&file);
+        assert_eq!((after.services.len(), after.left_out.len()), (0, 2));
+        let told = keep_unresponsive(&before, &mut after);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].starts_with("nas: ") && after.warnings.contains(&told[0]), "{told:?}");
+        assert_eq!(after.services, before.services[..1]);
+        assert_eq!(after.left_out.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["gone"]);
+        let skipped = |of: &str| {
+            let is_of = |text: &&String| text.starts_with(of) && text.ends_with("(service skipped)");
+            after.warnings.iter().filter(is_of).count()
+        };
+        assert_eq!((skipped("nas: "), skipped("gone: ")), (0, 1), "{:#?}", after.warnings);
+        assert_eq!(losses(&before, &after).len(), 1, "nas is not lost");
     }
 
     #[test]
