@@ -457,13 +457,14 @@ impl Deployment {
         Some(ProbeProgress { probe, passed, answer: worst.map(|seen| seen.answer.clone()) })
     }
 
-    /// Returns what a probe asks now.
+    /// Returns what a probe asks now, in a probation that began at `since`.
     pub(in crate::service) fn probe_targets(
         &self,
         containers: &[Container],
         stops: &StopTimes,
+        since: Timestamp,
     ) -> Vec<Target> {
-        self.context(stops).targets(containers)
+        self.context(stops).targets(containers, since)
     }
 
     /// Returns when the current probation ends at the latest.
