@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::model::image::Reference;
 use crate::model::tags::TagPattern;
@@ -19,6 +19,11 @@ use super::world::World;
 /// Publishers rebuild all their tags in one run, or an earlier one later than a newer one: only an image that was created more
 /// than this before the one in use counts as older.
 const REBUILD_MARGIN: SignedDuration = SignedDuration::from_hours(30 * 24);
+
+/// Reports whether an image that was created at this time counts as older than the one in use.
+pub(super) fn is_older(created: Timestamp, in_use: Timestamp) -> bool {
+    in_use.duration_since(created) > REBUILD_MARGIN
+}
 
 /// Performs one task of a service and returns its result.
 pub(super) async fn maintain(world: &World, service: &str, task: MaintenanceTask) -> MaintenanceResult {
@@ -114,7 +119,8 @@ async fn find_newer(
 ///
 /// Such tags may be many, after a change of the numbering scheme, and each look-up is a request: the end of theirs is found
 /// in doubling steps and then halved, as if all other tags were newer. The tag that was the newest at the last look-up, and
-/// those below it, are not looked up again: Docker Hub counts such requests as pulls.
+/// those below it, are not looked up again: Docker Hub counts such requests as pulls. A check compares them if it passes over
+/// a newer one.
 async fn drop_older<'a>(
     registry: &dyn Registry,
     image: &TagInUse,
@@ -146,7 +152,7 @@ async fn drop_older<'a>(
         };
         let of_tag = of(newer[at]);
         match registry.created(&of_tag).await {
-            Ok(Some(created)) if in_use.duration_since(created) > REBUILD_MARGIN => start = at + 1,
+            Ok(Some(created)) if is_older(created, in_use) => start = at + 1,
             Ok(_) => end = at,
             Err(_) if registry.is_gone(&of_tag) => {
                 newer.remove(at);
@@ -224,7 +230,6 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use async_trait::async_trait;
-    use jiff::Timestamp;
 
     use super::*;
     use crate::model::image::{Digest, Repository};

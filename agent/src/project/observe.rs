@@ -68,7 +68,7 @@ impl Check {
         let Self { world, config, .. } = self;
         let (tag, views) = Box::pin(self.views(patience)).await;
         let remote = join_all(views.iter().map(|(view, known)| async {
-            known.as_ref().map_err(|why| Unanswered::Failed(why.clone()))?;
+            known.clone()?;
             if !self.asked.images || view.reference.is_pinned() {
                 return Ok(None);
             }
@@ -140,7 +140,7 @@ impl Check {
     async fn views(
         &self,
         patience: Option<Duration>,
-    ) -> (Option<TagInForce>, Vec<(ImageView, Result<(), String>)>) {
+    ) -> (Option<TagInForce>, Vec<(ImageView, Result<(), Unanswered>)>) {
         let read = match self.config.tag_variable().filter(|_| self.asked.images) {
             Some(TagVariable { name, file, .. }) => {
                 Some(tag_file::read(&*self.world.env_files, file, name).await)
@@ -149,19 +149,16 @@ impl Check {
         };
         let newer = match &read {
             Some(Ok(in_force)) => self.newer_than(&in_force.setting.tag, patience).await,
-            _ => None,
+            _ => Ok(None),
         };
         let view = |image: &ConfiguredImage| {
             let mut view = ImageView::new(image.configured.clone(), image.reference.clone());
             let known = match read.as_ref().filter(|_| self.config.is_of_variable(&image.configured)) {
                 None => Ok(()),
-                Some(Err(why)) => Err(why.clone()),
+                Some(Err(why)) => Err(Unanswered::Failed(why.clone())),
                 Some(Ok(in_force)) => {
-                    let tag = &in_force.setting.tag;
-                    let with = |tag: &str| image.reference.with_tag(tag);
-                    view.newer = newer.map(with);
-                    view.reference.tag = Some(tag.clone());
-                    Ok(())
+                    view.reference.tag = Some(in_force.setting.tag.clone());
+                    newer.clone().map(|newer| view.newer = newer.map(|tag| image.reference.with_tag(tag)))
                 }
             };
             (view, known)

@@ -339,6 +339,8 @@ impl Service {
         };
         let (image, digest) = (chosen.image.clone(), chosen.digest.clone());
         self.found_mut(&image, &digest).for_each(|found| found.approved = true);
+        // The update may begin now, and what the command has allowed may no longer be true.
+        self.gate_command.new_cycle = true;
         self.checks.request();
         self.emit(Event::Approved { image, digest: digest.clone() }, now);
         ServiceReply::Approved(digest)

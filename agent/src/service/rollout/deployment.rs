@@ -170,9 +170,10 @@ impl Deployment {
         (self.phase, self.attempt, self.since) = (phase, attempt, now);
     }
 
-    /// What commands that are run for it are told.
+    /// What commands that are run for it are told: of several images, the first that changes.
     pub(in crate::service) fn question(&self, service: &str) -> Option<GateQuestion> {
-        let change = self.plan.image_changes.first()?;
+        let all = &self.plan.image_changes;
+        let change = all.iter().find(|change| change.brings_other()).or_else(|| all.first())?;
         // After a rollback, whether by itself or by hand, the new digest is the one that is no longer deployed.
         let (digest, old_digest) = match (&self.plan.cause, &change.old_digest) {
             (Cause::GoBack(_), Some(left)) => (left.clone(), Some(change.digest.clone())),
@@ -276,7 +277,7 @@ impl Deployment {
             }
             match (self.new_ids.get(&change.configured), &change.old) {
                 (Some(new), Some(old)) => *new != old.id,
-                _ => change.old_digest.as_ref() != Some(&change.digest),
+                _ => change.brings_other(),
             }
         })
     }
@@ -456,13 +457,14 @@ impl Deployment {
         Some(ProbeProgress { probe, passed, answer: worst.map(|seen| seen.answer.clone()) })
     }
 
-    /// Returns what a probe asks now.
+    /// Returns what a probe asks now, in a probation that began at `since`.
     pub(in crate::service) fn probe_targets(
         &self,
         containers: &[Container],
         stops: &StopTimes,
+        since: Timestamp,
     ) -> Vec<Target> {
-        self.context(stops).targets(containers)
+        self.context(stops).targets(containers, since)
     }
 
     /// Returns when the current probation, or the hook `before`, ends at the latest.

@@ -151,6 +151,11 @@ impl ImageChange {
         Reference::parse(&container.config_image).is_ok_and(|reference| self.is_of(&reference))
     }
 
+    /// Reports whether another digest is deployed than the one that ran before. A redeployment also covers images that stay.
+    pub(in crate::service) fn brings_other(&self) -> bool {
+        self.old_digest.as_ref() != Some(&self.digest)
+    }
+
     /// Returns the digest that ran before, if it is another one.
     pub(in crate::service) fn left(&self) -> Option<&Digest> {
         self.old_digest.as_ref().filter(|old| **old != self.digest)

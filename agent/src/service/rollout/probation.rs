@@ -354,11 +354,11 @@ impl Context<'_> {
 
     /// Assesses a container on its own. A lost network is left to the healer, and a stop by the engine makes the probation
     /// start over: neither says anything about an image.
-    fn condition(&self, container: &Container) -> Condition {
+    pub(in crate::service) fn condition(&self, container: &Container) -> Condition {
         assess_alone(container, Stops { requested: self.stops, ..NO_STOPS })
     }
 
-    fn is_stop_requested(&self, container: &Container, since: Timestamp) -> bool {
+    pub(in crate::service) fn is_stop_requested(&self, container: &Container, since: Timestamp) -> bool {
         self.stops.get(&container.id).is_some_and(|at| *at >= since)
     }
 }
@@ -390,25 +390,22 @@ impl Probation {
             containers.iter().filter_map(|c| Some((context.role(c)?, c))).collect();
         // A failure of an updated container is reported first.
         judged.sort_by_key(|(role, _)| *role);
+        if !self.seen.is_empty() && judged.iter().any(|(_, c)| !self.seen.contains_key(&c.id)) {
+            // Someone made a container anew, which may be the one that is to answer at the address.
+            self.probed.remove(&Target::own_address());
+        }
+        // Those that are only probed are not judged, but someone may restart them, too.
+        for container in context.probed(containers).filter(|c| context.role(c).is_none()) {
+            if self.follow_run(container, context, now) && container.state == State::Running {
+                let seen = self.seen.entry(container.id.clone()).or_default();
+                seen.started_at = seen.started_at.or(container.started_at);
+            }
+        }
         for (role, container) in &judged {
-            let seen = self.seen.entry(container.id.clone()).or_default();
-            if container.state == State::Unknown {
-                seen.unknown_since.get_or_insert(now);
+            if !self.follow_run(container, context, now) {
                 continue;
             }
-            if let (Some(run), State::Running) = (seen.started_at, container.state)
-                && container.started_at != Some(run)
-                && context.is_stop_requested(container, run)
-            {
-                // Someone restarted it: the new run must pass a full probation.
-                *seen = Seen::default();
-                self.probed.remove(&Target(container.id.clone()));
-                if self.restarts < MAX_RESTARTS {
-                    self.restarts += 1;
-                    self.since = now;
-                }
-            }
-            seen.unknown_since = None;
+            let seen = self.seen.entry(container.id.clone()).or_default();
             seen.budget = container.health_timing.map(|timing| timing.budget());
             if is_resumed(container, seen, context) && self.restarts < MAX_RESTARTS {
                 // It may not have been probed for a while: it has to prove itself from now on.
@@ -436,11 +433,17 @@ impl Probation {
         if let Some(outcome) = self.at_deadline(&judged, context, now) {
             return outcome;
         }
-        if let Some(outcome) = self.unknown(&judged, context, now) {
+        let hindrance = context.hindrance(containers, self.since);
+        let hindering = hindrance.as_ref().map(|(container, _)| *container);
+        let watched = judged.iter().map(|(_, container)| *container).chain(hindering);
+        if let Some(outcome) = self.unknown(watched, context, now) {
             return outcome;
         }
-        if let Some(failure) = self.never_answered(containers, context) {
-            return Outcome::Failed(failure);
+        if let Some((_, how)) = hindrance {
+            return Outcome::Inconclusive(how);
+        }
+        if let Some(outcome) = self.never_answered(containers, context) {
+            return outcome;
         }
         match missing.into_iter().next() {
             None => self.unasked(containers, context, now).unwrap_or(Outcome::Passed),
@@ -449,6 +452,30 @@ impl Probation {
                 Outcome::Failed(Failure::general(Reason::Flaw { container, flaw: Flaw::NotUpdated }))
             }
         }
+    }
+
+    /// Follows the runs of a container: one that someone has restarted must pass a full probation. Returns whether the engine
+    /// says what the container does.
+    fn follow_run(&mut self, container: &Container, context: Context<'_>, now: Timestamp) -> bool {
+        let seen = self.seen.entry(container.id.clone()).or_default();
+        if container.state == State::Unknown {
+            seen.unknown_since.get_or_insert(now);
+            return false;
+        }
+        seen.unknown_since = None;
+        if let (Some(run), State::Running) = (seen.started_at, container.state)
+            && container.started_at != Some(run)
+            && context.is_stop_requested(container, run)
+        {
+            *seen = Seen::default();
+            self.probed.remove(&Target(container.id.clone()));
+            self.probed.remove(&Target::own_address());
+            if self.restarts < MAX_RESTARTS {
+                self.restarts += 1;
+                self.since = now;
+            }
+        }
+        true
     }
 
     /// Returns the outcome at its end if a container is not proven, or can't be judged.
@@ -483,13 +510,13 @@ impl Probation {
     }
 
     /// Returns the outcome at its end if a container can't be inspected: the engine has another grace to say what it does.
-    fn unknown(
+    fn unknown<'c>(
         &self,
-        judged: &[(Role, &Container)],
+        watched: impl Iterator<Item = &'c Container>,
         context: Context<'_>,
         now: Timestamp,
     ) -> Option<Outcome> {
-        let unknown = judged.iter().map(|(_, container)| *container).filter(|c| c.state == State::Unknown);
+        let unknown = watched.filter(|c| c.state == State::Unknown);
         let since = |c: &&Container| self.seen.get(&c.id).and_then(|seen| seen.unknown_since).unwrap_or(now);
         let container = unknown.max_by_key(since)?;
         let deadline = since(&container) + context.plan.grace;

@@ -500,6 +500,23 @@ fn the_gate_command_is_asked_again_when_a_later_gate_has_opened() {
     assert_eq!(scenario.held_by().as_deref(), Some("command"));
 }
 
+#[test]
+fn the_gate_command_is_asked_again_when_the_update_is_approved() {
+    let mut scenario = Scenario::of(with(UpdateConfig { approve: true, ..asked() }));
+    scenario.at(0).poll(found('2'));
+    assert!(scenario.asks_command());
+    scenario.answers(GateAnswer::Go { reason: String::new() });
+    scenario.check(found('2'));
+    assert!(!scenario.asks_command());
+    assert_eq!(scenario.held_by().as_deref(), Some("approval"));
+    assert_eq!(scenario.at(200).approve(None), ServiceReply::Approved(digest('2')));
+    scenario.check(found('2'));
+    assert!(scenario.asks_command(), "its answer is older than the approval");
+    scenario.answers(GateAnswer::Wait { reason: String::new() });
+    assert!(!scenario.updates());
+    assert_eq!(scenario.held_by().as_deref(), Some("command"));
+}
+
 /// A service of a fleet with an update that the gate command has allowed in the cycle of second 0.
 fn allowed() -> Scenario {
     let mut scenario = Scenario::of(with(asked()));

@@ -183,6 +183,26 @@ fn the_hook_before_does_not_run_at_every_poll_for_an_update_that_is_not_brought_
 }
 
 #[test]
+fn a_redeployment_runs_hooks_for_an_image_that_changes_and_no_other() {
+    let mut scenario = with_hooks();
+    scenario.service.handle_request(ServiceRequest::Redeploy, scenario.now);
+    let action = scenario.check(observed('1', &[local(OLD, &['1'])], &[&old_container()])).act();
+    assert!(matches!(action, Some(Action::Step(Step::PinImages { .. }))), "{action:?}");
+
+    let (two, mut seen) = of_two_images();
+    seen.images[0].remote = Some(digest('1'));
+    let (hooks, config) = (with_hooks().service.shared_config(), two.service.shared_config());
+    let config = ServiceConfig { update: hooks.update.clone(), ..(*config).clone() };
+    let mut scenario = Scenario::of(config);
+    scenario.service.handle_request(ServiceRequest::Redeploy, scenario.now);
+    let Some(Action::Step(Step::RunHook { call, .. })) = scenario.check(seen).act() else {
+        panic!("no hook")
+    };
+    assert_eq!(call.question.image, Reference::parse(API).unwrap());
+    assert_eq!((call.question.digest, call.question.old_digest), (digest('6'), Some(digest('5'))));
+}
+
+#[test]
 fn an_image_is_not_blocked_if_the_hook_has_made_the_containers_anew_and_compose_has_changed_none() {
     let mut scenario = with_hooks();
     let renewed = Container { id: "web-9".into(), ..old_container() };

@@ -7,6 +7,7 @@ use crate::model::{NetworkOwner, NetworkOwnerState};
 
 const OLD: &str = "sha256:v1";
 const NEW: &str = "sha256:v2";
+const TERM: EventKind = EventKind::Kill { signal: Some(15) };
 
 fn probe() -> Probe {
     Probe {
@@ -50,7 +51,14 @@ fn refused() -> Answer {
 impl Scenario {
     /// An update of which these containers have come up.
     fn comes_up_probed(&mut self, containers: &[&Container]) -> &mut Self {
-        self.check(observed('2', &[local(OLD, &['1'])], &[&old_container()]));
+        self.comes_up_probed_beside(&[], containers)
+    }
+
+    /// The same while these ran beside the old one.
+    fn comes_up_probed_beside(&mut self, others: &[&Container], containers: &[&Container]) -> &mut Self {
+        let old = old_container();
+        let before: Vec<&Container> = std::iter::once(&old).chain(others.iter().copied()).collect();
+        self.check(observed('2', &[local(OLD, &['1'])], &before));
         self.proceeds(StepResult::ImagesPinned { missing: Vec::new() });
         let ids = vec![(IMAGE.into(), ImageId(NEW.into()))];
         self.proceeds(StepResult::Pulled { ids, labels: BTreeMap::new() });
@@ -77,6 +85,22 @@ impl Scenario {
         let (since, targets) = self.asks();
         let answers = targets.into_iter().map(|target| (target, answer.clone())).collect();
         self.input(Input::Probed { since, answers }).look(containers)
+    }
+
+    /// The same, if a try is due.
+    fn probe_may_get(&mut self, answer: &Answer, containers: &[&Container]) -> &mut Self {
+        if let Some(Action::Probe { since, targets, .. }) = self.act() {
+            let answers = targets.into_iter().map(|target| (target, answer.clone())).collect();
+            self.input(Input::Probed { since, answers });
+        }
+        self.look(containers)
+    }
+
+    /// Asserts that the probation has ended, and that nothing is blocked or brought up for it.
+    fn has_proven_nothing(&mut self) {
+        assert!(self.service.durable().images.get(IMAGE).blocked.is_none());
+        let next = self.act();
+        assert!(matches!(next, Some(Action::Step(Step::Unpin { .. }))), "{next:?} {:?}", self.entries);
     }
 
     /// Why the image was rejected.
@@ -325,6 +349,109 @@ fn answers_from_before_a_new_start_of_the_probation_do_not_count() {
     scenario.probe_gets(&refused(), &[&again]);
     scenario.at(20).look(&[&again]);
     assert!(scenario.reason().contains("did not answer"), "{}", scenario.reason());
+}
+
+fn front() -> Container {
+    let (id, compose_service) = ("front".to_owned(), "front".to_owned());
+    Container { id, compose_service, config_image: "localhost:5000/front:1".into(), ..running("front") }
+}
+
+fn probe_of_front() -> Probe {
+    Probe { service: Some("front".into()), ..probe() }
+}
+
+fn probe_of_address() -> Probe {
+    Probe { from: Some("127.0.0.1".into()), ..probe() }
+}
+
+#[test]
+fn a_stop_breaks_the_probation_off_although_nothing_answers_any_more() {
+    // It may drain for longer than its own timeout (`docker stop --time 120`).
+    for (probe, ends) in [(probe(), 8), (probe(), 100), (probe_of_address(), 3), (probe_of_address(), 100)] {
+        let update = Some(Arc::new(UpdateConfig { probe: Some(probe), ..UpdateConfig::default() }));
+        let health_grace = Duration::from_mins(1);
+        let mut scenario = Scenario::of(ServiceConfig { update, health_grace, ..config() });
+        let new = new_container();
+        let finished_at = scenario.seconds(ends);
+        let down = Container { state: State::Exited, exit_code: 143, finished_at, ..new.clone() };
+        scenario.comes_up_probed(&[&new]).probe_gets(&ok(), &[&new]);
+        scenario.at(2).event("web-2", TERM);
+        let seen = |second| if second < ends { &new } else { &down };
+        for second in (2..60).step_by(2) {
+            scenario.at(second).probe_may_get(&refused(), &[seen(second)]);
+            assert!(scenario.is_on_probation(), "second {second}, ends at {ends}");
+        }
+        scenario.at(61).look(&[seen(61)]).has_proven_nothing();
+    }
+}
+
+#[test]
+fn what_is_taken_down_on_probation_is_not_rolled_back_because_its_address_does_not_answer() {
+    let new = new_container();
+    let mut scenario = with(probe_of_address());
+    scenario.comes_up_probed(&[&new]).probe_gets(&ok(), &[&new]);
+    scenario.at(2).event("web-2", TERM).event("web-2", EventKind::Destroy).look(&[]);
+    for second in [4, 6, 8, 10] {
+        scenario.at(second).probe_may_get(&refused(), &[]);
+    }
+    scenario.at(11).look(&[]).has_proven_nothing();
+}
+
+#[test]
+fn what_is_probed_has_the_whole_probation_to_answer_again_after_a_restart() {
+    for (probe, id) in [(probe_of_front(), "front"), (probe_of_address(), "web-2")] {
+        let mut scenario = with(probe);
+        let mut containers = [new_container(), front()];
+        scenario.comes_up_probed_beside(&[&containers[1]], &[&containers[0], &containers[1]]);
+        scenario.probe_gets(&ok(), &[&containers[0], &containers[1]]);
+        scenario.at(4).event(id, TERM);
+        let again = containers.iter_mut().find(|container| container.id == id).unwrap();
+        again.started_at = scenario.seconds(5);
+        let [new, front] = &containers;
+        scenario.at(5).look(&[new, front]);
+        for second in [6, 8, 10, 12] {
+            scenario.at(second).probe_may_get(&refused(), &[new, front]);
+            assert!(scenario.is_on_probation(), "{id}, second {second}");
+        }
+        scenario.at(14).probe_may_get(&ok(), &[new, front]).at(16).look(&[new, front]);
+        scenario.proceeds(StepResult::Unpinned);
+        assert!(scenario.kinds().contains(&Kind::UPDATED), "{id}");
+    }
+}
+
+#[test]
+fn a_named_service_that_somebody_stops_pauses_or_removes_or_that_is_unknown_says_nothing_about_an_image() {
+    let front = front();
+    let in_state = |state, exit_code| {
+        let finished_at = Some("2026-01-01T00:00:05Z".parse().unwrap());
+        Some(Container { state, exit_code, finished_at, ..front.clone() })
+    };
+    for (last, is_stopped, is_blocked) in [
+        (in_state(State::Exited, 143), true, false),
+        (in_state(State::Paused, 0), false, false),
+        (in_state(State::Unknown, 0), false, false),
+        (None, false, false),
+        // By itself.
+        (in_state(State::Exited, 1), false, true),
+    ] {
+        let new = new_container();
+        let mut scenario = with(probe_of_front());
+        scenario.comes_up_probed_beside(&[&front], &[&new, &front]);
+        scenario.probe_gets(&ok(), &[&new, &front]).at(4);
+        if is_stopped {
+            scenario.event("front", TERM);
+        }
+        let seen: Vec<&Container> = std::iter::once(&new).chain(&last).collect();
+        scenario.at(5).look(&seen).at(11).look(&seen);
+        let has_time = last.as_ref().is_some_and(|last| last.state == State::Unknown);
+        assert_eq!(scenario.is_on_probation(), has_time, "{last:?}");
+        scenario.at(16).look(&seen);
+        if is_blocked {
+            assert!(scenario.reason().starts_with("no container of front"), "{}", scenario.reason());
+        } else {
+            scenario.has_proven_nothing();
+        }
+    }
 }
 
 #[test]

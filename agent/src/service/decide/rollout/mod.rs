@@ -279,8 +279,7 @@ impl Service {
     /// The new images of the deployment that move to another tag of the tag variable: together or not at all.
     fn moving_changes(&self) -> Vec<ImageChange> {
         let changes = self.durable.deployment.iter().flat_map(|deployment| &deployment.plan().image_changes);
-        let is_new = |change: &&ImageChange| change.old_digest.as_ref() != Some(&change.digest);
-        changes.filter(is_new).filter(|change| self.moves(change)).cloned().collect()
+        changes.filter(|change| change.brings_other()).filter(|change| self.moves(change)).cloned().collect()
     }
 
     /// An update that failed for a reason that is not its image's is tried again, after a delay that depends on how often it
@@ -465,7 +464,7 @@ impl Service {
             } else {
                 memory.pulled = Some(change.digest.clone());
             }
-            if change.old_digest.as_ref() == Some(&change.digest) {
+            if !change.brings_other() {
                 continue;
             }
             if matches!(deployment.plan().cause, Cause::GoBack(_)) {

@@ -129,7 +129,7 @@ impl Service {
         if before.is_empty() && changes.iter().all(|change| change.old.is_none()) {
             hooks.before.clear();
         }
-        let are_run = cause.is_about_images() && !changes.is_empty();
+        let are_run = cause.is_about_images() && changes.iter().any(ImageChange::brings_other);
         are_run.then(|| PlannedHooks { service: self.config.name.clone(), hooks })
     }
 

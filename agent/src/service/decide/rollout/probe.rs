@@ -20,7 +20,7 @@ impl Service {
         let probe = deployment.plan().probe.clone()?;
         let interval = SignedDuration::try_from(probe.interval).unwrap_or(SignedDuration::MAX);
         self.probing.due_at = Some(now.checked_add(interval).unwrap_or(Timestamp::MAX));
-        let targets = deployment.probe_targets(self.containers(), &self.durable.stops);
+        let targets = deployment.probe_targets(self.containers(), &self.durable.stops, probation.since);
         if targets.is_empty() {
             return None;
         }
