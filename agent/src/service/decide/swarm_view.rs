@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::model::swarm::{SwarmMode, TaskState};
+use crate::model::swarm::{SwarmMode, Task, TaskState};
 use crate::service::Service;
 use crate::service::rollout::plan::Cause;
 use crate::service::wording::swarm as wording;
@@ -19,8 +19,11 @@ impl Service {
         match service.shortage() {
             None => Some(Ok(())),
             Some(_) if service.has_done_its_work(self.last_input) => {
-                let waits = service.tasks.iter().any(|task| task.state == TaskState::Pending);
-                (!waits).then_some(Ok(()))
+                // A task that was replaced before it found a node is history, and stays pending. The managers want a task of a job
+                // to complete, not to run.
+                let is_next = |task: &Task| task.should_run || service.mode == SwarmMode::Job;
+                let waits = |task: &Task| task.state == TaskState::Pending && is_next(task);
+                (!service.tasks.iter().any(waits)).then_some(Ok(()))
             }
             Some(why) => Some(Err(why)),
         }

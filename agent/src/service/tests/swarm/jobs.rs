@@ -142,3 +142,16 @@ fn a_job_is_well_when_its_tasks_are_forgotten_and_unknown_while_no_node_takes_it
         assert_eq!(scenario.record().status, status, "{what}");
     }
 }
+
+/// The managers keep a task that was replaced before it found a node, as they keep those that have ended.
+#[test]
+fn a_task_that_was_replaced_while_it_waited_for_a_node_is_not_the_next_run() {
+    for (should_run, status) in [(false, StatusValue::Ok), (true, StatusValue::Unknown)] {
+        let waits = Task { should_run, ..task("a", &image('1'), TaskState::Pending) };
+        let tasks = vec![waits, task("run", &image('1'), TaskState::Complete)];
+        let swarm = SwarmService { restarts: Restarts::NotDone, tasks, ..service(&image('1')) };
+        let mut scenario = Scenario::of(in_swarm());
+        scenario.check(seen('1', '1', swarm));
+        assert_eq!(scenario.record().status, status, "{should_run}");
+    }
+}
