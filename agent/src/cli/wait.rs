@@ -292,13 +292,13 @@ fn has_failed_since(record: &ServiceStatus, before: Before) -> bool {
 /// Whether the error is that of an update which has failed before the check was requested, and which a gate holds: it is not
 /// this check that has failed.
 fn is_held_since(record: &ServiceStatus, before: Before) -> bool {
-    let last = record.last_deployment.as_ref().filter(|last| Some(last.at) == before.deployed);
-    let has_failed = |last: &&LastDeployment| {
-        matches!(last.outcome, DeployOutcome::Failed | DeployOutcome::RolledBack)
+    let has_failed = |last: &LastDeployment| {
+        Some(last.at) == before.deployed
+            && matches!(last.outcome, DeployOutcome::Failed | DeployOutcome::RolledBack)
             && record.since.is_some_and(|since| since <= last.at)
     };
     let is_held = record.waiting.is_some() && record.status == StatusValue::Errored;
-    is_held && last.filter(has_failed).is_some()
+    is_held && record.last_deployment.as_ref().is_some_and(has_failed)
 }
 
 /// Why an image that ran already can't be said to be good: the service is not well, or nothing of it runs.

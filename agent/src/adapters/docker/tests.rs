@@ -445,8 +445,8 @@ async fn an_image_does_not_name_the_env_files_of_its_project() {
         let seen = engine.containers(&Members::Project("p".into())).await.unwrap();
         assert_eq!(seen.into_iter().map(|one| one.origin.env_files).collect::<Vec<_>>(), expected);
     }
-    let running = crate::ports::survey::Survey::running(&engine).await.unwrap();
-    assert_eq!(running.into_iter().map(|one| one.origin.env_files).collect::<Vec<_>>(), expected);
+    let surveyed = engine.all_containers().await.unwrap();
+    assert_eq!(surveyed.into_iter().map(|one| one.origin.env_files).collect::<Vec<_>>(), expected);
     assert_eq!(asked(&server, "/images/sha256:aa/json").await.len(), 1, "an image never changes");
 }
 

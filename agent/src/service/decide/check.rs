@@ -179,10 +179,7 @@ impl Service {
         self.known.pulled.clear();
         self.inspections.request_by(now);
 
-        let (drift, files_fault) = match files {
-            Ok(drift) => (drift, None),
-            Err(text) => (None, Some(text)),
-        };
+        let (drift, files_fault) = files.map_or_else(|text| (None, Some(text)), |drift| (drift, None));
         // The way back needs no registry.
         let asked = (!pending || self.going_back.is_some()) && self.checks.take_redeploy();
         let back = self.going_back.take_if(|_| asked);
