@@ -171,9 +171,8 @@ impl Service {
         let start = start.map(|cause| if is_update(&cause) { Cause::Update } else { cause });
         // The images that it needs may only be pulled by an update.
         let start = start.filter(|cause| !pulls_first || *cause != Cause::Start);
-        self.known.containers = Some(observation.containers.clone());
+        (self.known.containers, self.known.swarm_error) = (Some(observation.containers.clone()), None);
         self.known.swarm.clone_from(&observation.swarm);
-        self.known.swarm_error = None;
         self.known.observation = Some(Arc::new(observation));
         self.release_pending_data();
         self.known.pulled.clear();
