@@ -58,6 +58,23 @@ fn whoever_sets_a_third_image_during_a_rollback_causes_no_alarm() {
     }
 }
 
+/// The nodes pull what the tag names, which is the image that failed.
+#[test]
+fn a_rollback_has_failed_if_the_tag_alone_is_set() {
+    for is_set in [true, false] {
+        let mut scenario = rolling_back();
+        if is_set {
+            scenario.input(stepped(SwarmResult::Set));
+            scenario.observes(Ok(service(IMAGE)));
+        } else {
+            scenario.input(stepped(SwarmResult::Foreign { image: IMAGE.into() }));
+        }
+        assert!(scenario.service.durable.rollback_failed, "{is_set}");
+        let told = scenario.kinds();
+        assert!(told.contains(&Kind::ROLLBACK_FAILED) && !told.contains(&Kind::ROLLED_BACK), "{told:?}");
+    }
+}
+
 #[test]
 fn a_rollback_has_failed_if_the_image_that_failed_is_set_again() {
     let update = Some(UpdateStatus { state: UpdateState::RollbackStarted, message: "as it is told".into() });
