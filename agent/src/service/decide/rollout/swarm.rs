@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::swarm::{SwarmService, is_same_image};
+use crate::model::swarm::{SwarmService, UpdateStatus, is_same_image};
 use crate::model::{Reference, SwarmError};
 use crate::service::event::{Event, Fault, Local, RollbackProblem};
 use crate::service::health::gap::Sight;
@@ -241,8 +241,11 @@ impl Service {
             let watch = deployment.phase.watch().cloned().unwrap_or_default();
             return self.failed(watch.blame(service, goal), now);
         }
-        // Without a digest, it says nothing against the new one: as far as is known, it is what the tag names.
-        let is_declined = is_back || service.digest().is_some();
+        // Without a digest, and unless it was rolled back to, it says nothing against the new one: as far as is known, it is what
+        // the tag names.
+        let is_rollback = service.update.as_ref().is_some_and(UpdateStatus::is_rollback);
+        let is_declined = is_rollback || service.digest().is_some();
+        let is_back = is_back && is_declined;
         for change in deployment.plan().image_changes.clone() {
             let (image, remote) = (change.configured, change.digest);
             let memory = self.durable.images.of(&image);
