@@ -178,16 +178,15 @@ impl Service {
         self.known.pulled.clear();
         self.inspections.request_by(now);
 
-        let (drift, files_fault) = match files {
-            Ok(drift) => (drift, None),
-            Err(text) => (None, Some(text)),
-        };
+        let (drift, files_fault) = files.map_or_else(|text| (None, Some(text)), |drift| (drift, None));
         // The way back needs no registry.
         let asked = (!pending || self.going_back.is_some()) && self.checks.take_redeploy();
         let back = self.going_back.take_if(|_| asked);
         let redeploy = asked && back.is_none();
         let retry_rollback = !pending && outside.is_none() && std::mem::take(&mut self.retry_rollback);
-        let bars_redeploy = outside.as_ref().or(registry_fault.as_ref());
+        // Compose leaves out what must not be stopped; a swarm service is updated as a whole, or not at all.
+        let needed = self.needed().filter(|_| self.known.swarm.is_some());
+        let bars_redeploy = outside.as_ref().or(needed.as_ref()).or(registry_fault.as_ref());
         if let Some(text) = bars_redeploy.filter(|_| redeploy) {
             self.redeploy_failed(text.clone(), String::new(), now);
         }
