@@ -309,7 +309,8 @@ impl Check {
             c.is_live() && images.iter().any(|view| is_stale(view) && c.is_made_from(&view.from))
         };
         let replaced: Vec<&Container> = containers.iter().filter(is_replaced).collect();
-        if replaced.is_empty() || !self.config.auto_update {
+        // Of a swarm service, a redeploy has to know it, too.
+        if replaced.is_empty() || !(self.config.auto_update || self.config.swarm_service.is_some()) {
             return Ok(None);
         }
         let needs = self.world.engine.needed_containers(containers).await.map_err(engine_fault)?;

@@ -266,13 +266,18 @@ async fn an_update_that_an_operator_rolls_back_is_neither_blocked_nor_set_again(
 
 #[tokio::test(start_paused = true)]
 async fn a_swarm_service_that_the_agent_runs_in_is_not_updated_by_it() {
-    let fixture = Fixture::new(&SCENARIOS[0]);
-    fixture.fake.agent_runs_in("shop_web.2");
-    assert!(fixture.run_agent(Script::Poll, Disturbance::None).await);
-    assert_eq!(fixture.swarm.sets(), Vec::<String>::new());
-    let entries = fixture.fake.entries();
-    let told = entries.iter().find(|entry| entry.event == Kind::ERROR).expect("it says why");
-    assert!(told.message.starts_with("the swarm would stop shop_web.2, in which the agent runs"), "{told:?}");
+    for script in [Script::Poll, Script::RedeployFirst] {
+        let fixture = Fixture::new(&SCENARIOS[0]);
+        fixture.fake.agent_runs_in("shop_web.2");
+        assert!(fixture.run_agent(script, Disturbance::None).await);
+        assert_eq!(fixture.swarm.sets(), Vec::<String>::new());
+        let entries = fixture.fake.entries();
+        let told = entries.iter().find(|entry| entry.event == Kind::ERROR).expect("it says why");
+        assert!(
+            told.message.starts_with("the swarm would stop shop_web.2, in which the agent runs"),
+            "{told:?}"
+        );
+    }
 }
 
 /// None of its key files is a key.

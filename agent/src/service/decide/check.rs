@@ -171,9 +171,8 @@ impl Service {
         let start = start.map(|cause| if is_update(&cause) { Cause::Update } else { cause });
         // The images that it needs may only be pulled by an update.
         let start = start.filter(|cause| !pulls_first || *cause != Cause::Start);
-        self.known.containers = Some(observation.containers.clone());
+        (self.known.containers, self.known.swarm_error) = (Some(observation.containers.clone()), None);
         self.known.swarm.clone_from(&observation.swarm);
-        self.known.swarm_error = None;
         self.known.observation = Some(Arc::new(observation));
         self.release_pending_data();
         self.known.pulled.clear();
@@ -185,7 +184,9 @@ impl Service {
         let back = self.going_back.take_if(|_| asked);
         let redeploy = asked && back.is_none();
         let retry_rollback = !pending && outside.is_none() && std::mem::take(&mut self.retry_rollback);
-        let bars_redeploy = outside.as_ref().or(registry_fault.as_ref());
+        // Compose leaves out what must not be stopped; a swarm service is updated as a whole, or not at all.
+        let needed = self.needed().filter(|_| self.known.swarm.is_some());
+        let bars_redeploy = outside.as_ref().or(needed.as_ref()).or(registry_fault.as_ref());
         if let Some(text) = bars_redeploy.filter(|_| redeploy) {
             self.redeploy_failed(text.clone(), String::new(), now);
         }

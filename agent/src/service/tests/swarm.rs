@@ -618,6 +618,21 @@ fn a_service_that_the_agent_needs_is_not_updated_by_it() {
     assert!(told.ends_with("`docker service update --image localhost:5000/web:1 shop_web`"), "{told}");
 }
 
+#[test]
+fn a_redeploy_does_not_replace_the_image_of_a_service_that_the_agent_needs() {
+    for auto_update in [true, false] {
+        let mut scenario = Scenario::of(ServiceConfig { auto_update, ..in_swarm() });
+        let needed = Some(("shop_web.1".to_owned(), Need::ToRun));
+        let stale = Observation { needed, ..seen('2', '1', service(&image('1'))) };
+        assert_eq!(scenario.redeploy(stale), None, "{auto_update}");
+        let failed = |entry: &&AuditEntry| entry.event == Kind::FORCE_REDEPLOY_FAILED;
+        let told = format!("{:?}", scenario.entries.iter().find(failed).expect("it is answered"));
+        assert!(told.contains("the swarm would stop shop_web.1, in which the agent runs"), "{told}");
+        // Its image stays.
+        assert!(scenario.at(20).redeploy(seen('1', '1', service(&image('1')))).is_some(), "{auto_update}");
+    }
+}
+
 impl Scenario {
     fn is_being_checked(&mut self) -> bool {
         matches!(self.act(), Some(Action::Check { .. }))

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::SwarmError;
-use crate::model::swarm::{SwarmService, is_same_image};
+use crate::model::swarm::{SwarmService, UpdateStatus, is_same_image};
+use crate::model::{Reference, SwarmError};
 use crate::service::event::{Event, Fault, Local, RollbackProblem};
 use crate::service::health::gap::Sight;
 use crate::service::input::{StepResult, SwarmResult};
@@ -241,8 +241,11 @@ impl Service {
             let watch = deployment.phase.watch().cloned().unwrap_or_default();
             return self.failed(watch.blame(service, goal), now);
         }
-        // Without a digest, it says nothing against the new one: as far as is known, it is what the tag names.
-        let is_declined = is_back || service.digest().is_some();
+        // Without a digest, and unless it was rolled back to, it says nothing against the new one: as far as is known, it is what
+        // the tag names.
+        let is_rollback = service.update.as_ref().is_some_and(UpdateStatus::is_rollback);
+        let is_declined = is_rollback || service.digest().is_some();
+        let is_back = is_back && is_declined;
         for change in deployment.plan().image_changes.clone() {
             let (image, remote) = (change.configured, change.digest);
             let memory = self.durable.images.of(&image);
@@ -257,11 +260,17 @@ impl Service {
     }
 
     /// Ends a rollback, in the course of which the specification was set to another image. With one of the update's it has
-    /// failed; any other one is somebody's decision, which takes the place of the old image.
+    /// failed, as with their tag alone: as far as is known, the nodes pull the one that failed for it. Any other one is somebody's
+    /// decision, which takes the place of the old image.
     fn rollback_overtaken(&mut self, failed: Failed, image: &str, why: String, now: Timestamp) {
         let deployment = self.durable.deployment.as_ref();
         let Some(swarm) = deployment.and_then(|deployment| deployment.plan().swarm.as_ref()) else { return };
-        if [&swarm.from, &swarm.to].iter().any(|own| is_same_image(image, own)) {
+        let is_same = |own: &str| is_same_image(image, own);
+        let is_tag = |named: Reference| {
+            named.digest.is_none()
+                && Reference::parse(&swarm.to).is_ok_and(|to| to.tagged() == named.tagged())
+        };
+        if is_same(&swarm.from) || is_same(&swarm.to) || Reference::parse(image).is_ok_and(is_tag) {
             self.fail_for_good(failed, RollbackProblem::Step(why), now);
         } else {
             self.rolled_back(failed, Some(Reason::Words(why)), now);

@@ -18,6 +18,33 @@ fn a_specification_without_a_digest_declines_nothing_and_the_next_digest_is_depl
     assert_eq!((&scenario.plan().to, &scenario.plan().back), (&image('3'), &image('2')));
 }
 
+/// It named no digest before either.
+#[test]
+fn the_tag_alone_declines_the_new_digest_only_if_the_service_was_rolled_back_to_it() {
+    for is_rolled_back in [true, false] {
+        let mut scenario = Scenario::of(in_swarm());
+        assert_eq!(scenario.check(seen_without_digest('1')).step(), None);
+        assert!(scenario.at(20).check(seen_without_digest('2')).step().is_some());
+        let labels = crate::model::image_config::ConfigChange::default();
+        scenario.input(stepped(SwarmResult::Admitted { labels }));
+        assert!(scenario.step().is_some());
+        scenario.input(stepped(SwarmResult::Set));
+        let message = "manually requested rollback".to_owned();
+        let rollback = UpdateStatus { state: UpdateState::RollbackStarted, message };
+        let (update, previous_image) = (Some(rollback).filter(|_| is_rolled_back), Some(image('2')));
+        scenario.observes(Ok(SwarmService { update, previous_image, ..service(IMAGE) }));
+        assert!(scenario.service.durable.deployment.is_none(), "it is over");
+        let declined: Vec<_> = scenario.service.durable.images.declined().collect();
+        let (new, before) = (digest('2'), digest('1'));
+        let expected = if is_rolled_back { vec![(IMAGE, &new)] } else { Vec::new() };
+        assert_eq!(declined, expected, "{is_rolled_back}");
+        let not_found = if is_rolled_back { before } else { new.clone() };
+        assert_eq!(scenario.record().not_found, Some(not_found.to_string()), "{is_rolled_back}");
+        let told = scenario.record().errored.expect("it says why");
+        assert_eq!(told.contains("was rolled back to"), is_rolled_back, "{told}");
+    }
+}
+
 #[test]
 fn a_specification_with_another_digest_or_the_one_before_declines_the_new_one() {
     for n in ['1', '3'] {
@@ -55,6 +82,23 @@ fn whoever_sets_a_third_image_during_a_rollback_causes_no_alarm() {
         let told = &told.expect("its failure is told").message;
         assert!(told.contains(&format!("was set to {} by someone else", image('3'))), "{told}");
         assert!(!scenario.kinds().contains(&Kind::ROLLBACK_FAILED), "{is_set}");
+    }
+}
+
+/// The nodes pull what the tag names, which is the image that failed.
+#[test]
+fn a_rollback_has_failed_if_the_tag_alone_is_set() {
+    for is_set in [true, false] {
+        let mut scenario = rolling_back();
+        if is_set {
+            scenario.input(stepped(SwarmResult::Set));
+            scenario.observes(Ok(service(IMAGE)));
+        } else {
+            scenario.input(stepped(SwarmResult::Foreign { image: IMAGE.into() }));
+        }
+        assert!(scenario.service.durable.rollback_failed, "{is_set}");
+        let told = scenario.kinds();
+        assert!(told.contains(&Kind::ROLLBACK_FAILED) && !told.contains(&Kind::ROLLED_BACK), "{told:?}");
     }
 }
 
