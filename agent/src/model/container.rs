@@ -107,6 +107,8 @@ pub struct Container {
     pub compose_files: Vec<PathBuf>,
     /// Project directory and env files that it was created with, as recorded in its labels.
     pub origin: Origin,
+    /// Env files that its image is labelled with as well, so that it does not say with which ones it was created.
+    pub env_files_of_image: Vec<PathBuf>,
     /// Image reference that it was created from (`Config.Image`); empty while unknown.
     pub config_image: String,
     /// Image that it runs; empty while unknown.
@@ -201,8 +203,8 @@ impl Container {
 }
 
 impl Origin {
-    /// Returns the origin of these containers for a project of these files: of one that was made from them if possible, and
-    /// of a live one. `None` if no container says where it comes from.
+    /// Returns the origin of these containers for a project of these files: of one that was made from them if possible,
+    /// of a live one, and of one whose image does not name env files. `None` if no container says where it comes from.
     ///
     /// Compose keeps a container whose definition has not changed, with the labels of the folder that the project was moved
     /// from, and two projects may have one name.
@@ -211,7 +213,9 @@ impl Origin {
         let is_of_files =
             |container: &Container| files.first().is_some_and(|file| container.compose_files.contains(file));
         known
-            .min_by_key(|container| (!is_of_files(container), !container.is_live()))
+            .min_by_key(|container| {
+                (!is_of_files(container), !container.is_live(), !container.env_files_of_image.is_empty())
+            })
             .map(|container| container.origin.clone())
     }
 }
@@ -471,6 +475,7 @@ impl Container {
             compose_service: service.into(),
             compose_files: Vec::new(),
             origin: Origin::default(),
+            env_files_of_image: Vec::new(),
             config_image: image.into(),
             image: ImageId("sha256:one".into()),
             state: State::Running,
@@ -539,5 +544,21 @@ mod tests {
             assert_eq!(origin.folder, Some(expected.into()), "{what}");
         }
         assert_eq!(Origin::of(&[Container::running("web", "web:1")], &files), None);
+    }
+
+    #[test]
+    fn a_container_with_the_label_of_its_image_does_not_speak_for_the_others_of_its_project() {
+        let made = |name: &str, env_files: &[&str]| {
+            let mut one = Container::running(name, "web:1");
+            one.origin.folder = Some("/opt/web".into());
+            one.origin.env_files = env_files.iter().map(PathBuf::from).collect();
+            one
+        };
+        let committed = Container { env_files_of_image: vec!["/x.env".into()], ..made("api", &[]) };
+        let both = [committed, made("web", &["/opt/web/prod.env"])];
+        let env_files =
+            |containers: &[Container]| Origin::of(containers, &[]).expect("all have one").env_files;
+        assert_eq!(env_files(&both), [PathBuf::from("/opt/web/prod.env")]);
+        assert!(env_files(&both[..1]).is_empty());
     }
 }

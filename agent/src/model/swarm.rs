@@ -383,6 +383,7 @@ fn container(task: &Task) -> Container {
         compose_service: String::new(),
         compose_files: Vec::new(),
         origin: super::project::Origin::default(),
+        env_files_of_image: Vec::new(),
         config_image: reference.map_or_else(|| task.image.clone(), |reference| reference.tagged()),
         image: digest.as_ref().map_or_else(|| ImageId("".into()), ImageId::from),
         state,

@@ -236,7 +236,10 @@ impl DockerEngine {
         let is_inspected = seen["State"].is_object();
         let Some(mut known) = convert::container(listed, &seen, podman) else { return Ok(None) };
         let labelled = mem::take(&mut known.origin.env_files);
-        known.origin.env_files = self.env_files_of_compose(&known.image, labelled).await?;
+        known.origin.env_files = self.env_files_of_compose(&known.image, labelled.clone()).await?;
+        if known.origin.env_files.is_empty() {
+            known.env_files_of_image = labelled;
+        }
         // Podman looks networks up by name.
         let is_by_id = !podman && !known.is_live();
         let networks = if is_by_id { convert::networks_at_start(&seen) } else { Vec::new() };

@@ -188,6 +188,7 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
             folder: labels.remove(FOLDER_LABEL).map(PathBuf::from).filter(|folder| folder.is_absolute()),
             env_files: env_files(&labels),
         },
+        env_files_of_image: Vec::new(),
         restarts_with: depends_on.split(',').filter_map(restarted_with).collect(),
         waits_for: depends_on.split(',').filter_map(awaited).collect(),
         config_image: created_from(listed, seen),

@@ -443,6 +443,7 @@ async fn an_image_does_not_name_the_env_files_of_its_project() {
     let expected = [vec![], vec![x.clone()], vec![x.clone()], vec![x]];
     for _ in 0..2 {
         let seen = engine.containers(&Members::Project("p".into())).await.unwrap();
+        assert_eq!(seen.iter().map(|one| one.env_files_of_image.len()).collect::<Vec<_>>(), [1, 0, 0, 0]);
         assert_eq!(seen.into_iter().map(|one| one.origin.env_files).collect::<Vec<_>>(), expected);
     }
     let surveyed = engine.all_containers().await.unwrap();

@@ -43,8 +43,7 @@ pub(super) fn undo(place: &Place, copied: FolderId) -> Result<(), SnapshotError>
     }
     let left = if aside.exists() { aside } else { copy };
     if !is_copy(left, place, copied)? && !exchange(left, live)? {
-        let source = Folder::open(left)?;
-        copy::contents(&source, &clear(live)?, &Report::to_the_end())?;
+        fill(left, live)?;
         // The data is in the folder again. A later run must not take a part of what was set aside for all of it.
         let used_up = partial(left);
         remove(&used_up)?;
@@ -84,17 +83,26 @@ fn exchange(one: &Path, live: &Path) -> Result<bool, SnapshotError> {
 /// done anew after it was killed.
 fn by_contents(place: &Place) -> Result<(), SnapshotError> {
     let Place { live, copy, aside } = place;
-    let report = Report::to_the_end();
     // Once it is set aside, undoing empties the folder as well.
     check_clearable(live)?;
     if !aside.exists() {
-        copy::complete(live, aside, &report).inspect_err(|_| {
+        copy::complete(live, aside, &Report::to_the_end()).inspect_err(|_| {
             // It takes up the room that the service needs. The next run would remove it, too.
             let _ = remove(&partial(aside));
         })?;
     }
-    let source = Folder::open(copy)?;
-    copy::contents(&source, &clear(live)?, &report)
+    fill(copy, live)
+}
+
+/// Copies a folder into the one with the data, in place of what is in it.
+pub(super) fn fill(from: &Path, live: &Path) -> Result<(), SnapshotError> {
+    let source = Folder::open(from)?;
+    let folder = clear(live)?;
+    copy::contents(&source, &folder, &Report::to_the_end()).inspect_err(|_| {
+        // It is not the agent's, even with a part of the data only.
+        let seen = source.held.metadata();
+        let _ = seen.and_then(|seen| attributes::copy(&source.held, &seen, &folder.held));
+    })
 }
 
 fn check_clearable(folder: &Path) -> Result<(), SnapshotError> {

@@ -2,14 +2,13 @@
 //! of anything there: what is done to what is held does not meet the link.
 
 use std::ffi::OsStr;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::{SnapshotError, because};
 
@@ -74,8 +73,11 @@ impl AsFd for Held {
     }
 }
 
+/// Not with the standard library's `OpenOptions`: with musl, whose `O_ACCMODE` contains it, they drop `O_PATH`, so that a link
+/// is refused, and a FIFO waits for somebody who writes.
 fn open(path: &Path, flags: OFlags) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)
+    let opened = retry_on_intr(|| rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()))?;
+    Ok(opened.into())
 }
 
 /// An open folder.

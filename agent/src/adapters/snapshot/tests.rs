@@ -486,6 +486,17 @@ async fn what_a_copy_would_refuse_is_refused_when_it_is_measured() {
     let measured = FOLDERS.measure(&place.live, &place.copy).await.unwrap_err();
     assert_eq!(measured, copy(&place).await.unwrap_err());
     assert!(measured.0.ends_with("is too deep to be copied"), "{measured}");
+    // A folder that can't be filled to the end does not stay the agent's.
+    let filled = folder.path().join("filled");
+    fs::create_dir(&filled).unwrap();
+    chown(&place.live, Some(1000), Some(2000)).unwrap();
+    fs::set_permissions(&place.live, fs::Permissions::from_mode(0o750)).unwrap();
+    assert!(exchange::fill(&place.live, &filled).unwrap_err().0.ends_with("is too deep to be copied"));
+    let owner_and_mode = |folder: &Path| {
+        let seen = fs::metadata(folder).unwrap();
+        (seen.uid(), seen.gid(), seen.mode() & 0o7777)
+    };
+    assert_eq!(owner_and_mode(&filled), (1000, 2000, 0o750));
 }
 
 #[tokio::test]

@@ -326,6 +326,7 @@ impl FakeContainer {
             compose_service: self.service.clone(),
             compose_files: Vec::new(),
             origin: self.origin.clone(),
+            env_files_of_image: Vec::new(),
             config_image: self.reference.tagged(),
             image: self.image.clone(),
             state,
