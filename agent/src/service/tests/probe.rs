@@ -370,7 +370,7 @@ fn a_stop_breaks_the_probation_off_although_nothing_answers_any_more() {
     for (probe, ends) in [(probe(), 8), (probe(), 100), (probe_of_address(), 3), (probe_of_address(), 100)] {
         let update = Some(Arc::new(UpdateConfig { probe: Some(probe), ..UpdateConfig::default() }));
         let health_grace = Duration::from_mins(1);
-        let mut scenario = Scenario::of(ServiceConfig { update, health_grace, ..config() });
+        let mut scenario = Scenario::of(ServiceConfig { health_grace, update, ..config() });
         let new = new_container();
         let finished_at = scenario.seconds(ends);
         let down = Container { state: State::Exited, exit_code: 143, finished_at, ..new.clone() };
@@ -424,7 +424,7 @@ fn a_named_service_that_somebody_stops_pauses_or_removes_or_that_is_unknown_says
     let front = front();
     let in_state = |state, exit_code| {
         let finished_at = Some("2026-01-01T00:00:05Z".parse().unwrap());
-        Some(Container { state, exit_code, finished_at, ..front.clone() })
+        Some(Container { state, finished_at, exit_code, ..front.clone() })
     };
     for (last, is_stopped, is_blocked) in [
         (in_state(State::Exited, 143), true, false),
