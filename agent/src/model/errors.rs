@@ -93,10 +93,21 @@ impl ComposeError {
             || self.cause.starts_with("dependency ")
     }
 
+    /// Reports whether the cause is only that compose has failed, and not why: other faults have the same.
+    pub fn is_unexplained(&self) -> bool {
+        let is_of_caller = is_of_compose_caller(&self.cause) || self.cause.starts_with("exit code: ");
+        is_of_caller || self.cause.contains("failed without output")
+    }
+
     fn says(&self, signs: &[&str]) -> bool {
         let text = format!("{}\n{}", self.cause, self.output).to_ascii_lowercase();
         signs.iter().any(|sign| text.contains(sign))
     }
+}
+
+/// Reports whether a line is what `podman compose` says last of all if the compose that it calls has failed, whatever the cause.
+pub fn is_of_compose_caller(line: &str) -> bool {
+    line.starts_with("Error: executing ") && line.contains(": exit status ")
 }
 
 /// An error of the swarm. Messages are stable: the same fault gives the same text.

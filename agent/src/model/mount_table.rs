@@ -60,6 +60,23 @@ fn located<'a>(mounts: &'a [Mount], path: &Path) -> Option<(&'a str, PathBuf)> {
     Some((over.device.as_str(), over.root.join(path.strip_prefix(&over.place).ok()?)))
 }
 
+/// The place where a file system was mounted, of which `root` was bound from `source`; `None` if that can't be told.
+fn mount_point<'a>(source: &'a Path, root: &Path) -> Option<&'a Path> {
+    let inner = root.strip_prefix("/").ok().filter(|inner| source.ends_with(inner))?;
+    source.ancestors().nth(inner.components().count())
+}
+
+/// What is found where a container has a folder of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Nothing.
+    Nothing,
+    /// A file system that does not work any more.
+    Dead,
+    /// A folder. If it is empty, it may be a mount point where nothing is mounted.
+    Folder,
+}
+
 /// The mount tables that tell what has become of a folder that a container has mounted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tables<'a> {
@@ -72,13 +89,13 @@ pub(crate) struct Tables<'a> {
 }
 
 impl Tables<'_> {
-    /// Reports whether the machine certainly has lost what the container has mounted at `destination`. Nothing is found at
-    /// `source`; with `is_dead` something is, but it does not work any more.
+    /// Reports whether the machine certainly has lost what the container has mounted at `destination`. At `source`, this is found.
     ///
     /// That this process finds nothing says little by itself: its service may hide the folder from it, it may run in a container,
     /// and the engine may have mounts of its own. So the file system must be mounted nowhere on the machine any more, or what does
-    /// not work must be that of the container, and this process must look at the same place as the machine.
-    pub(crate) fn is_lost(&self, source: &Path, destination: &Path, is_dead: bool) -> bool {
+    /// not work must be that of the container, and this process must look at the same place as the machine. A folder may also be
+    /// that of a file system that was mounted anew.
+    pub(crate) fn is_lost(&self, source: &Path, destination: &Path, found: Found) -> bool {
         let seen = located(self.own, source);
         if seen.is_none() || seen != located(self.machine, source) {
             return false;
@@ -91,7 +108,15 @@ impl Tables<'_> {
         let mut places = of_device
             .filter_map(|mount| Some(mount.place.join(bound.root.strip_prefix(&mount.root).ok()?)))
             .peekable();
-        places.peek().is_none() || is_dead && places.any(|place| place == source)
+        let is_mounted = places.peek().is_some();
+        match found {
+            Found::Nothing => !is_mounted,
+            Found::Dead => !is_mounted || places.any(|place| place == source),
+            Found::Folder => {
+                let is_bare = |point: &Path| self.machine.iter().all(|mount| mount.place != point);
+                !is_mounted && mount_point(source, &bound.root).is_some_and(is_bare)
+            }
+        }
     }
 }
 
@@ -110,29 +135,39 @@ mod tests {
         let elsewhere = with("2 1 8:17 / /media/usb rw - ext4 y rw");
         let subvolume = with("2 1 8:17 /@ /home rw - btrfs y rw");
         let hidden = with("2 1 0:40 / /mnt rw - tmpfs hides rw");
-        for (what, own, machine, container, gone, dead) in [
-            ("it was unmounted", ROOT, ROOT, of_disk, true, true),
+        let another = with("2 1 8:33 / /mnt/usb rw - ext4 z rw");
+        let of_subvolume = "9 8 8:1 / / rw - ext4 x rw\n10 9 8:17 /@/db /data rw - btrfs y rw\n";
+        for (what, own, machine, container, lost) in [
+            ("it was unmounted", ROOT, ROOT, of_disk, [true, true, true]),
             (
                 "only another part of it is mounted",
                 subvolume.as_str(),
                 subvolume.as_str(),
                 of_disk,
-                true,
-                true,
+                [true, true, true],
             ),
-            ("it is mounted", disk.as_str(), disk.as_str(), of_disk, false, true),
-            ("it is mounted elsewhere", elsewhere.as_str(), elsewhere.as_str(), of_disk, false, false),
-            ("it was removed, or is the engine's own", ROOT, ROOT, of_root, false, true),
-            ("this process is kept from seeing it", hidden.as_str(), ROOT, of_disk, false, false),
-            ("the machine's table can't be read", ROOT, "", of_disk, false, false),
-            ("the container's table can't be read", ROOT, ROOT, "", false, false),
-            ("it was in memory", ROOT, ROOT, "9 8 0:50 / /data rw - tmpfs t rw", false, false),
+            (
+                "another one is mounted there",
+                another.as_str(),
+                another.as_str(),
+                of_disk,
+                [true, true, false],
+            ),
+            ("where it was mounted can't be told", ROOT, ROOT, of_subvolume, [true, true, false]),
+            ("it is mounted", disk.as_str(), disk.as_str(), of_disk, [false, true, false]),
+            ("it is mounted elsewhere", elsewhere.as_str(), elsewhere.as_str(), of_disk, [false; 3]),
+            ("it was removed, or is the engine's own", ROOT, ROOT, of_root, [false, true, false]),
+            ("this process is kept from seeing it", hidden.as_str(), ROOT, of_disk, [false; 3]),
+            ("the machine's table can't be read", ROOT, "", of_disk, [false; 3]),
+            ("the container's table can't be read", ROOT, ROOT, "", [false; 3]),
+            ("it was in memory", ROOT, ROOT, "9 8 0:50 / /data rw - tmpfs t rw", [false; 3]),
         ] {
             let (own, machine, container) = (read(own), read(machine), read(container));
             let tables = Tables { own: &own, machine: &machine, container: &container };
-            let is_lost = |is_dead| tables.is_lost("/mnt/usb/my db".as_ref(), "/data".as_ref(), is_dead);
-            assert_eq!((is_lost(false), is_lost(true)), (gone, dead), "{what}");
-            assert!(!tables.is_lost("/mnt/usb/my db".as_ref(), "/other".as_ref(), true), "{what}");
+            let is_lost = |found| tables.is_lost("/mnt/usb/my db".as_ref(), "/data".as_ref(), found);
+            assert_eq!([Found::Nothing, Found::Dead, Found::Folder].map(is_lost), lost, "{what}");
+            assert!(!tables.is_lost("/mnt/usb/my db".as_ref(), "/other".as_ref(), Found::Dead), "{what}");
         }
+        assert_eq!(mount_point("/mnt/usb".as_ref(), "/".as_ref()), Some(Path::new("/mnt/usb")), "all of it");
     }
 }

@@ -1,5 +1,5 @@
-//! Folders that running containers have mounted and that are not there any more, as when a disk was unmounted or a server is away. The
-//! engine would make an empty folder for a new container, or could not start it.
+//! Folders that running containers have mounted and that are not there any more, as when a disk was unmounted or a server is away. A
+//! new container would have an empty folder, which the engine makes or the mount point is, or could not be started.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::model::Running;
 use crate::model::container::is_full_id;
-use crate::model::mount_table::{self, Mount, Tables};
+use crate::model::mount_table::{self, Found, Mount, Tables};
 
 /// How long the look may take: a file system whose server is away may never answer.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -85,17 +85,25 @@ fn mounts(process: &Path) -> Vec<Mount> {
 }
 
 fn is_lost(proc: &Path, own: &[Mount], machine: &[Mount], one: &Bound) -> bool {
-    let Err(error) = fs::metadata(&one.source) else { return false };
-    let is_dead = DEAD.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()));
-    if !is_dead && error.kind() != ErrorKind::NotFound {
-        return false;
-    }
+    let found = match fs::metadata(&one.source) {
+        Ok(seen) if seen.is_dir() => Found::Folder,
+        Err(error) if DEAD.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error())) => {
+            Found::Dead
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Found::Nothing,
+        _ => return false,
+    };
     // An engine on another machine, or in a container, numbers its processes otherwise.
     let process = proc.join(one.process.to_string());
     let groups = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
     let Some(source) = real(&one.source).filter(|_| groups.contains(&one.id)) else { return false };
     let tables = Tables { own, machine, container: &mounts(&process) };
-    tables.is_lost(&source, &one.destination, is_dead)
+    // It is read last, which may start a disk that sleeps.
+    tables.is_lost(&source, &one.destination, found) && (found != Found::Folder || is_empty(&source))
+}
+
+fn is_empty(folder: &Path) -> bool {
+    fs::read_dir(folder).is_ok_and(|mut inside| inside.next().is_none())
 }
 
 /// Resolves the links of a path whose end may be missing; `None` if one leads nowhere.
@@ -123,7 +131,7 @@ mod tests {
         let path = |name: &str| dir.path().join(name);
         let id = "a".repeat(64);
         let root = "1 0 8:1 / / rw - ext4 x rw\n";
-        let container = format!("{root}2 1 8:17 /db /data rw - ext4 y rw\n");
+        let container = format!("{root}2 1 8:17 / /data rw - ext4 y rw\n");
         let group = format!("0::/system.slice/docker-{id}.scope\n");
         for (process, file, text) in [
             ("self", "mountinfo", root),
@@ -137,10 +145,11 @@ mod tests {
             fs::write(path(process).join(file), text).expect("the file can be written");
         }
         std::os::unix::fs::symlink(path("nowhere"), path("link")).expect("a link can be made");
-        let gone = path("gone").display().to_string();
+        fs::create_dir_all(path("empty")).expect("the folder can be made");
         for (what, process, status, kind, source, expected) in [
             ("its disk is not mounted", 7, "running", "bind", "gone", true),
             ("it is paused", 7, "paused", "bind", "gone", true),
+            ("only its mount point is left", 7, "running", "bind", "empty", true),
             ("it is there", 7, "running", "bind", "7", false),
             ("it does not run", 7, "exited", "bind", "gone", false),
             ("it is a volume", 7, "running", "volume", "gone", false),
@@ -154,7 +163,8 @@ mod tests {
                 "Mounts": [{ "Type": kind, "Source": path(source), "Destination": "/data" }],
             });
             let found = look(dir.path(), &bound("db", &container));
-            let expected = if expected { vec![("db".to_owned(), gone.clone())] } else { Vec::new() };
+            let lost = ("db".to_owned(), path(source).display().to_string());
+            let expected = if expected { vec![lost] } else { Vec::new() };
             assert_eq!(found, expected, "{what}");
         }
     }

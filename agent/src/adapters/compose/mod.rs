@@ -29,6 +29,7 @@ use super::child::{Leftovers, Outcome, run};
 use super::docker::Endpoint;
 use crate::config::{Runtime, is_set_by_engine};
 use crate::model::definition::{HOME, UNNAMED_VARIABLE};
+use crate::model::errors::is_of_compose_caller;
 use crate::model::machine::is_at_fault;
 use crate::model::output::{Tail, stable, without_queries};
 use crate::model::text::describe_io_error;
@@ -231,7 +232,8 @@ impl ComposeCli {
         if let Some(missing) = self.missing(output) {
             return missing;
         }
-        match output.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
+        let lines = || output.lines().rev().map(str::trim).filter(|line| !line.is_empty());
+        match lines().find(|line| !is_of_compose_caller(line)).or_else(|| lines().next()) {
             Some(line) => stable(log_message(line)),
             None => format!("`{task}` failed without output ({status})"),
         }

@@ -355,6 +355,18 @@ async fn the_last_line_is_the_cause_without_variable_parts() {
     let stage = Stage::new("exit 3");
     let error = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
     assert_eq!(error.cause, "`up` failed without output (exit status: 3)");
+    assert!(error.is_unexplained());
+
+    // `podman compose` has the last word, which is the same for each fault.
+    let of_podman =
+        "echo 'Error: executing /usr/bin/docker-compose -p shop up -d: exit status 1' >&2; exit 1";
+    let stage = Stage::new(&format!("echo 'Error: no such user' >&2; {of_podman}"));
+    let error = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
+    assert_eq!((error.cause.as_str(), error.is_unexplained()), ("Error: no such user", false));
+
+    let stage = Stage::new(of_podman);
+    let error = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
+    assert!(error.cause.starts_with("Error: executing ") && error.is_unexplained(), "{}", error.cause);
 }
 
 #[tokio::test]

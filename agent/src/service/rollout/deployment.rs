@@ -376,11 +376,20 @@ impl Deployment {
         others.any(|was| was.well && !is_well(&was.compose_service))
     }
 
+    /// The containers that were made since the deployment began, and that were started.
+    fn new_run<'a>(&'a self, containers: &'a [Container]) -> impl Iterator<Item = &'a Container> {
+        let is_new = |c: &&Container| self.plan.before.iter().all(|was| was.id != c.id);
+        containers.iter().filter(is_new).filter(|c| c.started_at.is_some())
+    }
+
+    /// Reports whether one of the new containers was started.
+    pub(in crate::service) fn has_new_run(&self, containers: &[Container]) -> bool {
+        self.new_run(containers).next().is_some()
+    }
+
     /// Reports whether one of the new containers was started and has failed since.
     pub(in crate::service) fn has_new_run_failed(&self, containers: &[Container]) -> bool {
-        let is_new = |c: &&Container| self.plan.before.iter().all(|was| was.id != c.id);
-        let mut run = containers.iter().filter(is_new).filter(|c| c.started_at.is_some());
-        run.any(|c| c.restart_count > 0 || c.exit_code != 0)
+        self.new_run(containers).any(|c| c.restart_count > 0 || c.exit_code != 0)
     }
 
     /// Records the sibling tags that point to another image, before the first run.

@@ -278,7 +278,7 @@ pub struct Failed {
     /// Whether this machine or the nodes of the swarm are to blame and not the image, which is not blocked then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_node: bool,
-    /// Whether compose has failed after a new container was started and failed: then the image may be why, whatever compose says.
+    /// Whether compose has failed after a new container was started: then the image may be why, whatever compose says.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_run: bool,
 }

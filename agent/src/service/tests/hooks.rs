@@ -7,6 +7,7 @@ use crate::config::UpdateConfig;
 use crate::model::window::Window;
 use crate::model::{ComposeError, HookEvent, Hooks};
 use crate::ports::HookError;
+use crate::service::rollout::plan::Postponed;
 use crate::service::wording;
 
 const OLD: &str = "sha256:v1";
@@ -151,6 +152,36 @@ fn a_hook_before_that_has_failed_is_not_recovered_because_the_window_has_closed(
     let told = scenario.kinds();
     assert!(told.contains(&Kind::UPDATED) && told.contains(&Kind::RECOVERED), "{told:?}");
     assert_eq!(scenario.service.durable().postponed, []);
+}
+
+#[test]
+fn a_hook_before_that_fails_for_more_images_keeps_how_often_one_of_them_has_failed_otherwise() {
+    let hooks = with_hooks().service.shared_config();
+    let reference = Reference::parse(API).unwrap();
+    let api = ConfiguredImage { configured: API.into(), reference: reference.clone() };
+    let images = [hooks.images.clone(), vec![api]].concat();
+    let mut scenario = Scenario::of(ServiceConfig { images, ..(*hooks).clone() });
+    let failed = Postponed {
+        digest: digest('2'),
+        others: Vec::new(),
+        until: scenario.now,
+        tries: 3,
+        why: "port is already allocated".to_owned(),
+    };
+    scenario.service.durable.postponed.push(failed);
+    let running_api = Container {
+        id: "api-1".into(),
+        config_image: API.into(),
+        image: ImageId("sha256:api1".into()),
+        ..running("api")
+    };
+    let mut seen = observed('2', &[local(OLD, &['1'])], &[&old_container(), &running_api]);
+    let (remote, running) = (Some(digest('6')), vec![local("sha256:api1", &['5'])]);
+    seen.images.push(ImageView { remote, running, ..ImageView::new(API.into(), reference) });
+    scenario.check(seen).hook(HookEvent::Before, Err("no space left"));
+    let postponed = scenario.service.durable().postponed.iter();
+    let postponed: Vec<_> = postponed.map(|one| (one.others.len(), one.tries)).collect();
+    assert_eq!(postponed, [(1, 3)]);
 }
 
 #[test]

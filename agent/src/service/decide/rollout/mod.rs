@@ -233,7 +233,9 @@ impl Service {
             return self.abandon(why, output, now);
         }
         let changes = deployment.plan().image_changes.clone();
-        let tries = self.tries_of(&changes);
+        // What has failed of a part of these images is not got over.
+        let of_each = changes.iter().map(|change| self.tries_of(std::slice::from_ref(change)));
+        let tries = of_each.max().unwrap_or_default();
         self.note_failure(&changes, why.clone(), tries, now);
         let text = self.postponed_fault().map_or(why, |fault| fault.text);
         self.abandon(text, output, now);

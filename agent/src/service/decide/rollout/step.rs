@@ -336,8 +336,8 @@ impl Service {
     }
 
     /// The images that ran until the update can't be brought up either, and compose says the same of them: any image would have
-    /// failed on this machine. The new ones are not blocked for that, and tried again. It says nothing if containers were started
-    /// and have failed: the new image may have changed data that the old one needs as well.
+    /// failed on this machine. The new ones are not blocked for that, and tried again. It says nothing if a container was started:
+    /// the new image may have changed data that the old one needs as well. Nor does it if compose has not said why.
     fn acquit(
         &mut self,
         failed: &mut Failed,
@@ -348,9 +348,10 @@ impl Service {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let words = wording::fault(&FaultCause::ComposeUp { cause: &error.cause });
         let is_same = failed.failure.by_compose && failed.failure.reason == Reason::Words(words);
-        let has_run = failed.has_run || error.is_about_wait() || deployment.has_new_run_failed(containers);
+        let has_run = failed.has_run || error.is_about_wait() || deployment.has_new_run(containers);
         let is_going_back = matches!(deployment.plan().cause, Cause::GoBack(_));
-        if failed.by_node || !is_same || has_run || is_going_back || deployment.is_for_tied() {
+        let says_nothing = !is_same || error.is_unexplained() || has_run;
+        if failed.by_node || says_nothing || is_going_back || deployment.is_for_tied() {
             return;
         }
         failed.by_node = true;
@@ -396,8 +397,9 @@ impl Service {
         let cause = deployment.likely_cause(containers, &self.durable.stops);
         let by_others =
             error.is_by_rival() || (error.is_about_dependency() && deployment.has_lost_another(containers));
-        let has_run = deployment.has_new_run_failed(containers);
-        let by_node = (cause.is_none() && by_others) || (error.is_of_machine && !has_run);
+        let has_run = deployment.has_new_run(containers);
+        let by_machine = error.is_of_machine && !deployment.has_new_run_failed(containers);
+        let by_node = (cause.is_none() && by_others) || by_machine;
         let cause = cause.unwrap_or_default();
         let failure = Failure { reason: Reason::Words(reason), by_compose: true, ..cause };
         self.failed(Failed { by_node, has_run, ..Failed::new(failure, error.output) }, now);

@@ -79,16 +79,19 @@ fn an_image_is_not_blocked_for_what_keeps_the_earlier_one_from_starting_as_well(
     let told = scenario.entries.iter().rfind(|entry| entry.event == Kind::ROLLBACK_FAILED);
     assert_eq!(told.map(|entry| &entry.new_digest), Some(&None), "it is no verdict");
     assert!(!scenario.is_blocked());
-    // The old image fails otherwise, on data of the new one, or the new one has run.
-    let crashed = Container { state: State::Exited, exit_code: 1, ..on("web", IMAGE, "v2", 2) };
+    // The old image fails otherwise, on data of the new one, for an unknown cause, or the new one has run.
+    let runs = on("web", IMAGE, "v2", 2);
+    let crashed = Container { state: State::Exited, exit_code: 1, ..runs.clone() };
     for (cause, left, then) in [
         ("permission denied", new.clone(), "no space left on device"),
         (
             "container db is unhealthy: dependency failed to start",
-            new,
+            new.clone(),
             "container db is unhealthy: dependency failed to start",
         ),
+        ("`up` failed without output (exit status: 1)", new, "`up` failed without output (exit status: 1)"),
         ("permission denied", crashed, "permission denied"),
+        ("web hook exited with status 1", runs, "web hook exited with status 1"),
     ] {
         let mut scenario = rolls_back(cause, left);
         scenario.takes_step(fails(then, old.clone()));

@@ -77,8 +77,11 @@ impl Inner {
             "already allocated",
             "network not found",
         ];
-        // An update that a gate holds by now is not tried again.
-        let remains = record.waiting.is_none() && is_over.iter().any(|text| fault.contains(text));
+        // An update that has failed, and that a gate holds by now, is not tried again.
+        let failed = self.durable.get(name).map(|durable| durable.postponed.as_slice()).unwrap_or_default();
+        let is_of_held = record.waiting.is_some()
+            && failed.iter().any(|one| !one.why.is_empty() && fault.contains(&one.why));
+        let remains = !is_of_held && is_over.iter().any(|text| fault.contains(text));
         self.unless(!remains, ENDLESS, |_| format!("{name} shows \"{fault}\""));
     }
 
