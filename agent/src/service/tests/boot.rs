@@ -234,6 +234,23 @@ fn what_was_stopped_after_a_reboot_while_the_agent_did_not_run_stays_stopped() {
     }
 }
 
+/// It was stopped before the agent was there.
+#[test]
+fn what_was_down_before_the_agent_was_stopped_was_not_ended_by_the_shutdown() {
+    for code in [137, 143] {
+        let mut scenario = Scenario::of(config());
+        let down = Container { finished_at: scenario.seconds(-100), ..exited("a", code) };
+        let web = running("web");
+        let there = [&web, &down];
+        scenario.at(10).look(&there).at(20).look(&there);
+        assert_eq!(scenario.restarts(), [""; 0], "{code}");
+        scenario.at(60);
+        restart_agent(&mut scenario, "two");
+        scenario.look(&there).at(66).look(&there);
+        assert_eq!(scenario.restarts(), [""; 0], "{code}");
+    }
+}
+
 #[test]
 fn auto_start_starts_the_project_after_a_reboot() {
     for (boot, starts) in [("two", true), ("one", false)] {
