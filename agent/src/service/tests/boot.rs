@@ -252,6 +252,25 @@ fn what_was_down_before_the_agent_was_stopped_was_not_ended_by_the_shutdown() {
 }
 
 #[test]
+fn what_a_shutdown_has_ended_is_started_if_the_clock_is_set_only_after_the_start() {
+    let mut scenario = Scenario::of(config());
+    scenario.at(10).look(&[&running("web")]);
+    scenario.service.on_shutdown();
+    let (durable, config) = (scenario.service.durable().clone(), scenario.service.shared_config());
+    // Without a battery, the machine's clock begins long ago. The boot is at second 30 by the right clock.
+    let behind = SignedDuration::from_hours(24 * 365);
+    let boot = boot_after_one(&scenario, "two");
+    let boot = Boot { at: boot.at - behind, ..boot };
+    let started_at = boot.at + SignedDuration::from_secs(5);
+    scenario.service = Service::new(config, durable, boot, StartReason::Start, started_at).0;
+    scenario.at(60).service.shift(behind);
+    scenario.reconnected();
+    let ended = Container { finished_at: scenario.seconds(20), ..exited("web", 0) };
+    scenario.look(&[&ended]).at(66).look(&[&ended]);
+    assert_eq!(scenario.restarts(), ["web"]);
+}
+
+#[test]
 fn auto_start_starts_the_project_after_a_reboot() {
     for (boot, starts) in [("two", true), ("one", false)] {
         let mut scenario = Scenario::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
