@@ -270,6 +270,24 @@ fn what_a_shutdown_has_ended_is_started_if_the_clock_is_set_only_after_the_start
     assert_eq!(scenario.restarts(), ["web"]);
 }
 
+/// The clock was set between the starts of engine and agent, so that the container seems to have been started before the boot.
+#[test]
+fn what_ended_after_the_agent_was_started_was_not_ended_by_the_shutdown_before() {
+    let mut scenario = Scenario::of(config());
+    scenario.at(10).look(&[&running("a")]);
+    // The agent was killed.
+    let (durable, config) = (scenario.service.durable().clone(), scenario.service.shared_config());
+    let boot = boot_after_one(&scenario, "two");
+    scenario.at(60);
+    scenario.service = Service::new(config, durable, boot, StartReason::Start, scenario.now).0;
+    scenario.reconnected();
+    scenario.look(&[&running("a")]).at(500).engine_gap();
+    let ended = Container { finished_at: scenario.seconds(510), ..exited("a", 143) };
+    scenario.at(600).reconnected();
+    scenario.look(&[&ended]).at(606).look(&[&ended]);
+    assert_eq!(scenario.restarts(), [""; 0]);
+}
+
 #[test]
 fn auto_start_starts_the_project_after_a_reboot() {
     for (boot, starts) in [("two", true), ("one", false)] {
