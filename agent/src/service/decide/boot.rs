@@ -21,7 +21,7 @@ impl Service {
     /// to be started manually, and an operator's stop is the more likely cause. If it began before a reboot, the container is
     /// started: the machine's shutdown ended all containers, and a service that stays down after a power failure is worse than
     /// one that has to be stopped twice. (For most containers ended by a power failure the engine itself reports this, with
-    /// code 255.) If the current boot ID is unknown, the container is started, as after a reboot. What ended before a service
+    /// code 255.) If the agent had recorded what ran, what was down already is left alone as in the same boot. If the current boot ID is unknown, the container is started, as after a reboot. What ended before a service
     /// was added by a reload is treated as within the same boot.
     pub(in crate::service) fn on_start(&mut self, reason_to_start: StartReason, now: Timestamp) {
         let is_same_boot = match reason_to_start {
@@ -38,7 +38,8 @@ impl Service {
             return;
         }
         self.healer.events_unseen_before(now);
-        if !is_same_boot {
+        // If what ran was recorded, the shutdown has ended nothing else, see `compare_with_shutdown`.
+        if !is_same_boot && self.durable.at_shutdown.is_none() {
             self.healer.rebooted(self.boot.at);
         }
     }

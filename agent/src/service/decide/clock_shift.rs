@@ -34,6 +34,7 @@ impl Service {
         self.gauges.times().for_each(moved);
         self.maintenance.times().for_each(moved);
         self.permits.times().for_each(moved);
+        moved(&mut self.boot.at);
         moved(&mut self.begun);
         moved(&mut self.last_input);
         moved_if(&mut self.inspections.due_at);

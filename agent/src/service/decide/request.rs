@@ -56,8 +56,11 @@ impl Service {
         let continues = requested.is_some() && why.is_none();
         let may_check = self.config.auto_update && !self.config.silent;
         self.checks.take_over(&before.checks, continues, may_check);
-        self.retry_rollback = before.retry_rollback || before.wanted == Some(Cause::RetryRollback);
-        if self.retry_rollback {
+        let wanted = before.wanted == Some(Cause::RetryRollback);
+        self.retry_rollback = before.retry_rollback || wanted;
+        // What is not polled is not checked for a trigger of all services, and the reload is no reason to begin it.
+        let was_next = wanted || before.checks.is_due() || before.checks.is_running();
+        if self.retry_rollback && was_next {
             self.checks.repeat(false);
         }
         match (requested, why) {

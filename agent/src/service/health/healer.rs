@@ -351,11 +351,12 @@ impl Healer {
     /// Whether the container exited before the agent received events, and not by the machine's shutdown. An end in the future
     /// dates from before the clock was set back.
     fn ended_unseen(&self, container: &Container, now: Timestamp) -> bool {
-        if self.booted_at.is_some_and(|boot| !ran_since(container, boot, now)) {
+        let Some((end, until)) = container.finished_at.zip(self.events_unseen_before) else { return false };
+        let is_since_start = self.listening_since.is_some_and(|start| start <= end) && end <= now;
+        if !is_since_start && self.booted_at.is_some_and(|boot| !ran_since(container, boot, now)) {
             return false;
         }
-        let ended = container.finished_at.zip(self.events_unseen_before);
-        ended.is_some_and(|(end, until)| end < until || end > now)
+        end < until || end > now
     }
 
     /// Logs once that a container exited for an unknown reason, after waiting for a late event. Not worth an audit entry.

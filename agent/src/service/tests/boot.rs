@@ -234,6 +234,60 @@ fn what_was_stopped_after_a_reboot_while_the_agent_did_not_run_stays_stopped() {
     }
 }
 
+/// It was stopped before the agent was there.
+#[test]
+fn what_was_down_before_the_agent_was_stopped_was_not_ended_by_the_shutdown() {
+    for code in [137, 143] {
+        let mut scenario = Scenario::of(config());
+        let down = Container { finished_at: scenario.seconds(-100), ..exited("a", code) };
+        let web = running("web");
+        let there = [&web, &down];
+        scenario.at(10).look(&there).at(20).look(&there);
+        assert_eq!(scenario.restarts(), [""; 0], "{code}");
+        scenario.at(60);
+        restart_agent(&mut scenario, "two");
+        scenario.look(&there).at(66).look(&there);
+        assert_eq!(scenario.restarts(), [""; 0], "{code}");
+    }
+}
+
+#[test]
+fn what_a_shutdown_has_ended_is_started_if_the_clock_is_set_only_after_the_start() {
+    let mut scenario = Scenario::of(config());
+    scenario.at(10).look(&[&running("web")]);
+    scenario.service.on_shutdown();
+    let (durable, config) = (scenario.service.durable().clone(), scenario.service.shared_config());
+    // Without a battery, the machine's clock begins long ago. The boot is at second 30 by the right clock.
+    let behind = SignedDuration::from_hours(24 * 365);
+    let boot = boot_after_one(&scenario, "two");
+    let boot = Boot { at: boot.at - behind, ..boot };
+    let started_at = boot.at + SignedDuration::from_secs(5);
+    scenario.service = Service::new(config, durable, boot, StartReason::Start, started_at).0;
+    scenario.at(60).service.shift(behind);
+    scenario.reconnected();
+    let ended = Container { finished_at: scenario.seconds(20), ..exited("web", 0) };
+    scenario.look(&[&ended]).at(66).look(&[&ended]);
+    assert_eq!(scenario.restarts(), ["web"]);
+}
+
+/// The clock was set between the starts of engine and agent, so that the container seems to have been started before the boot.
+#[test]
+fn what_ended_after_the_agent_was_started_was_not_ended_by_the_shutdown_before() {
+    let mut scenario = Scenario::of(config());
+    scenario.at(10).look(&[&running("a")]);
+    // The agent was killed.
+    let (durable, config) = (scenario.service.durable().clone(), scenario.service.shared_config());
+    let boot = boot_after_one(&scenario, "two");
+    scenario.at(60);
+    scenario.service = Service::new(config, durable, boot, StartReason::Start, scenario.now).0;
+    scenario.reconnected();
+    scenario.look(&[&running("a")]).at(500).engine_gap();
+    let ended = Container { finished_at: scenario.seconds(510), ..exited("a", 143) };
+    scenario.at(600).reconnected();
+    scenario.look(&[&ended]).at(606).look(&[&ended]);
+    assert_eq!(scenario.restarts(), [""; 0]);
+}
+
 #[test]
 fn auto_start_starts_the_project_after_a_reboot() {
     for (boot, starts) in [("two", true), ("one", false)] {

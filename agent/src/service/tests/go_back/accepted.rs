@@ -33,6 +33,20 @@ fn what_was_accepted_begins_although_a_reload_changes_the_service_first() {
 }
 
 #[test]
+fn a_reload_begins_the_retry_of_a_failed_rollback_only_if_it_was_about_to_begin() {
+    for is_polled in [true, false] {
+        let config = ServiceConfig { auto_update: is_polled, ..config() };
+        let mut scenario = Scenario::of(config.clone());
+        scenario.service.durable.rollback_failed = true;
+        scenario.service.on_global_trigger();
+        scenario.service.check(true);
+        scenario.reconfigures(ServiceConfig { heal_max_restarts: 1, ..config });
+        assert!(scenario.service.retry_rollback);
+        assert_eq!(scenario.service.checks.is_due(), is_polled);
+    }
+}
+
+#[test]
 fn what_was_accepted_and_can_not_begin_any_more_is_told() {
     let accepted = |is_rollback: bool| {
         let mut scenario = Scenario::of(config());
