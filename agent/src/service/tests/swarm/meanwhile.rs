@@ -32,7 +32,7 @@ fn the_tag_alone_declines_the_new_digest_only_if_the_service_was_rolled_back_to_
         let message = "manually requested rollback".to_owned();
         let rollback = UpdateStatus { state: UpdateState::RollbackStarted, message };
         let (update, previous_image) = (Some(rollback).filter(|_| is_rolled_back), Some(image('2')));
-        scenario.observes(Ok(SwarmService { update, previous_image, ..service(IMAGE) }));
+        scenario.observes(Ok(SwarmService { previous_image, update, ..service(IMAGE) }));
         assert!(scenario.service.durable.deployment.is_none(), "it is over");
         let declined: Vec<_> = scenario.service.durable.images.declined().collect();
         let (new, before) = (digest('2'), digest('1'));
