@@ -65,7 +65,8 @@ impl Context<'_> {
     }
 
     /// Returns what keeps a probe from saying anything about the images: somebody has stopped or paused a container that it is
-    /// about, or the engine does not say what that does. Of a named service, one container that may answer is enough.
+    /// about, or the engine does not say what that does. Of a named service, one container that may answer is enough, and those
+    /// that were down before the deployment are not missed.
     pub(in crate::service) fn hindrance<'c>(
         &self,
         containers: &'c [Container],
@@ -75,7 +76,9 @@ impl Context<'_> {
         if is_named && self.probed(containers).any(|c| self.may_answer(c, since)) {
             return None;
         }
-        self.probed(containers).find_map(|c| Some((c, self.interference(c, since)?)))
+        let was_down = |c: &Container| self.plan.before.iter().any(|was| was.id == c.id && !was.running);
+        let mut missed = self.probed(containers).filter(|c| !(is_named && was_down(c)));
+        missed.find_map(|c| Some((c, self.interference(c, since)?)))
     }
 
     fn interference(&self, container: &Container, since: Timestamp) -> Option<Interference> {

@@ -455,6 +455,20 @@ fn a_named_service_that_somebody_stops_pauses_or_removes_or_that_is_unknown_says
 }
 
 #[test]
+fn a_named_service_that_was_down_before_the_update_is_not_missed() {
+    for state in [State::Exited, State::Paused] {
+        let new = new_container();
+        let mut scenario = with(probe_of_front());
+        let down = Container { state, exit_code: 143, finished_at: scenario.seconds(1), ..front() };
+        scenario.event("front", TERM).at(2);
+        scenario.comes_up_probed_beside(&[&down], &[&new, &down]);
+        scenario.look(&[&new, &down]).at(13).look(&[&new, &down]);
+        scenario.proceeds(StepResult::Unpinned);
+        assert!(scenario.kinds().contains(&Kind::UPDATED), "{state:?}");
+    }
+}
+
+#[test]
 fn a_job_that_has_ended_is_not_asked() {
     let new = new_container();
     let job =
