@@ -22,9 +22,6 @@ fn over(n: char, second: &str) -> SwarmService {
 fn a_trigger_lets_the_swarm_go_on_with_a_rollback_that_was_given_up() {
     let mut scenario = rollback_given_up();
     scenario.at(60).trigger(seen('2', '1', halfway()));
-    assert!(matches!(scenario.step(), Some(SwarmStep::Admit { .. })));
-    let labels = crate::model::image_config::ConfigChange::default();
-    scenario.input(stepped(SwarmResult::Admitted { labels }));
     let set = scenario.step();
     let Some(SwarmStep::Set(SetImage { from, to, force, back, .. })) = set else { panic!("{set:?}") };
     assert_eq!((from, to, force, back), (image('1'), image('1'), Some(5), false));
