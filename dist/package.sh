@@ -88,7 +88,8 @@ stage() {
     for file in dist/packaging/{deb,rpm,apk,arch}/*.sh; do
         part="$folder/scripts/${file#dist/packaging/}"
         mkdir -p "${part%/*}"
-        sed -e "s/@PARTS@/$(parts_of "$package" | sed 's/[a-z]*/evenkeel-&/g')/" -e "s/@FILES@/${files# }/" "$file" >"$part"
+        sed -e "s/@PARTS@/$(parts_of "$package" | sed 's/[a-z]*/evenkeel-&/g')/" -e "s/@FILES@/${files# }/" \
+            -e "/@WARN_OF_DEPLOYMENT@/{r dist/packaging/warn-of-deployment.sh" -e "d}" "$file" >"$part"
     done
     for file in "$STAGE/pages/man/$package.1" "$STAGE/pages/man/$package"-[a-z]*.1; do
         # Skip pages of other programs with the same prefix: evenkeel-agent.1 does not belong to evenkeel, and

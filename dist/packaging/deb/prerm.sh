@@ -3,13 +3,7 @@ set -e
 # On an upgrade, the service runs until its new version is there.
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
     for part in @PARTS@; do
-        # Only its journal knows what it has stopped for a deployment.
-        program=evenkeel
-        if command -v evenkeel-agent >/dev/null; then program=evenkeel-agent; fi
-        if [ "$part" = evenkeel-agent ] && timeout 10 "$program" status --json 2>/dev/null | grep -q '"deploying": *true'; then
-            echo "A deployment is in progress. What it has stopped may stay stopped: before you remove the state of the agent," \
-                "start it again until \`$program status\` shows no deployment." >&2
-        fi
+        @WARN_OF_DEPLOYMENT@
         deb-systemd-invoke stop "$part.service" >/dev/null || true
     done
 fi
