@@ -96,6 +96,6 @@ bring_dashboard_types
 if [ -d "$DASHBOARD_TYPES/ajv" ] && have node; then
     node "$REPO/dist/scripts/check-dashboard.cjs" "$DASHBOARD_TYPES" "$dashboard" || die "the dashboard does not match Grafana's types"
 else
-    say "NOT CHECKED: the dashboard against Grafana's types (npm is missing, or they cannot be downloaded from here)"
+    say "NOT CHECKED: the dashboard against Grafana's types (npm is missing or too old, or they cannot be downloaded from here)"
 fi
 say "alert rules and dashboard: fine"

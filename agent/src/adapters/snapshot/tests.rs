@@ -324,17 +324,23 @@ impl Drop for Mounted {
     }
 }
 
+/// Makes data whose directory is a mount point of `below`.
+fn mounted(folder: &Path) -> (Place, Mounted) {
+    let place = place(folder);
+    let below = folder.join("below");
+    make(&below);
+    fs::create_dir(&place.live).expect("a folder of its own");
+    let mounted = Mounted::at(&place.live, &below);
+    (place, mounted)
+}
+
 #[tokio::test]
 async fn data_that_can_not_be_exchanged_is_copied_back() {
     if !is_root() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let place = place(folder.path());
-    let below = folder.path().join("below");
-    make(&below);
-    fs::create_dir(&place.live).unwrap();
-    let _mounted = Mounted::at(&place.live, &below);
+    let (place, _mounted) = mounted(folder.path());
     let before = manifest(&place.live);
     let copied = copy(&place).await.unwrap();
     fs::remove_dir_all(place.live.join("a")).unwrap();
@@ -398,11 +404,8 @@ async fn data_that_can_not_be_put_back_is_refused_and_left_as_it_is() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let place = place(folder.path());
+    let (place, mounted) = mounted(folder.path());
     let below = folder.path().join("below");
-    make(&below);
-    fs::create_dir(&place.live).unwrap();
-    let mounted = Mounted::at(&place.live, &below);
     let copied = copy(&place).await.unwrap();
     fs::write(place.live.join("spoiled"), "x").unwrap();
     let spoiled = manifest(&place.live);
