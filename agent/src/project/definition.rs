@@ -20,6 +20,7 @@ use crate::service::scope::{Part, Scope};
 use crate::service::wording;
 
 use super::absent::absent;
+use super::files::Offload;
 
 /// How long a comparison may take.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -169,6 +170,7 @@ pub(super) async fn missing_env_file(project: &Project) -> Option<ComposeError> 
 /// Compares the definitions of the compose services that updates of these images would bring up.
 pub(super) async fn of_images(
     world: (&dyn Engine, &dyn Compose),
+    offload: Offload,
     project: &Project,
     images: &[&ImageView],
     containers: &[Container],
@@ -203,7 +205,9 @@ pub(super) async fn of_images(
             .filter(|(_, differences)| !differences.is_empty())
             .collect();
         let bound_files = bound_files(&live).await;
-        let other_files = other_files(&project.files, &live).await;
+        let configured = project.files.clone();
+        let other_files = offload.run(move || other_files(&configured, &live)).await;
+        let other_files = other_files.unwrap_or_default();
         Ok(Definition { model: Arc::new(model), differences, bound_files, other_files })
     };
     timeout(LIMIT, compared).await.unwrap_or_else(|_| {
@@ -246,17 +250,17 @@ pub(crate) async fn bound_files(containers: &[Container]) -> BTreeSet<String> {
 
 /// The compose files that these containers were made from, if none of them is configured, and all are there and none is a
 /// configured one by another path. Compose keeps the labels of a container that it need not make anew when a project has moved.
-async fn other_files(configured: &[PathBuf], containers: &[Container]) -> Vec<PathBuf> {
+fn other_files(configured: &[PathBuf], containers: &[Container]) -> Vec<PathBuf> {
     let named: BTreeSet<&PathBuf> = containers.iter().flat_map(|c| &c.compose_files).collect();
     if configured.iter().any(|file| named.contains(file)) {
         return Vec::new();
     }
     let mut own = BTreeSet::new();
     for file in configured {
-        own.extend(identity(file).await);
+        own.extend(identity(file));
     }
     for file in &named {
-        if identity(file).await.is_none_or(|found| own.contains(&found)) {
+        if identity(file).is_none_or(|found| own.contains(&found)) {
             return Vec::new();
         }
     }
@@ -264,8 +268,8 @@ async fn other_files(configured: &[PathBuf], containers: &[Container]) -> Vec<Pa
 }
 
 /// What tells a file from others, whatever its path is; `None` if it is not there.
-async fn identity(file: &Path) -> Option<(u64, u64)> {
-    let found = tokio::fs::metadata(file).await.ok().filter(Metadata::is_file)?;
+fn identity(file: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::metadata(file).ok().filter(Metadata::is_file)?;
     Some((found.dev(), found.ino()))
 }
 
@@ -360,8 +364,8 @@ mod tests {
         assert_eq!(missing_env_file(&project).await, None);
     }
 
-    #[tokio::test]
-    async fn files_that_a_project_was_copied_to_are_others_and_those_that_it_was_moved_from_are_not() {
+    #[test]
+    fn files_that_a_project_was_copied_to_are_others_and_those_that_it_was_moved_from_are_not() {
         let dir = tempfile::tempdir().expect("a folder can be made");
         let file = |name: &str| dir.path().join(name);
         let (configured, copied, linked) = (file("compose.yml"), file("copied.yml"), file("linked.yml"));
@@ -380,7 +384,7 @@ mod tests {
             (&[&file("gone.yml")], false),
             (&[], false),
         ] {
-            let found = other_files(std::slice::from_ref(&configured), &[made_from(files)]).await;
+            let found = other_files(std::slice::from_ref(&configured), &[made_from(files)]);
             assert_eq!(found, if expected { vec![copied.clone()] } else { Vec::new() }, "{files:?}");
         }
     }

@@ -79,7 +79,7 @@ pub enum Offload {
 
 impl Offload {
     /// Runs it; `None` if it has panicked.
-    async fn run<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    pub(super) async fn run<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         match self {
             Self::Threads => tokio::task::spawn_blocking(work).await.ok(),
             Self::Inline => Some(work()),

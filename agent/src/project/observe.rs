@@ -371,7 +371,8 @@ impl Check {
         let stale: Vec<&ImageView> = images.iter().filter(is_compared).collect();
         let Some(project) = project.filter(|_| !stale.is_empty()) else { return Ok(None) };
         let asked = (self.world.engine.as_ref(), self.world.compose.as_ref());
-        match definition::of_images(asked, project, &stale, containers, &self.asked.crashed).await {
+        let (offload, crashed) = (self.world.offload, &self.asked.crashed);
+        match definition::of_images(asked, offload, project, &stale, containers, crashed).await {
             Ok(definition) => Ok(Some(Ok(definition))),
             Err(CompareError::Engine(error)) => Err(engine_fault(error)),
             Err(CompareError::Compose(error)) => Ok(Some(Err(error.to_string()))),
