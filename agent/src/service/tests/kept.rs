@@ -25,6 +25,16 @@ fn seen(web: char, api: char) -> Observation {
     seen
 }
 
+/// The container that a redeployment makes of the second image.
+fn new_api() -> Container {
+    Container {
+        id: "new".into(),
+        config_image: API.into(),
+        image: ImageId("sha256:new".into()),
+        ..running("api")
+    }
+}
+
 impl Scenario {
     /// Requests a redeploy. Returns the images that the answer names, each with its gate.
     fn redeploys(&mut self) -> Vec<(String, String)> {
@@ -91,12 +101,7 @@ fn an_image_that_is_blocked_or_not_signed_is_named_in_the_answer_and_in_the_entr
         scenario.check(saw.clone());
         assert_eq!(scenario.redeploys(), [(IMAGE.to_owned(), gate.to_owned())]);
         scenario.check(saw);
-        let new = Container {
-            id: "new".into(),
-            config_image: API.into(),
-            image: ImageId("sha256:new".into()),
-            ..running("api")
-        };
+        let new = new_api();
         let entry = scenario.redeployed(&[&running("web"), &new]);
         assert!(entry.message.ends_with(&format!("; left on the current image: {IMAGE}")), "{entry:?}");
         let reason = entry.reason.unwrap();
@@ -116,12 +121,7 @@ fn a_redeploy_says_which_other_services_it_makes_anew_without_the_image_that_the
     scenario.check(saw.clone());
     scenario.redeploys();
     scenario.check(saw);
-    let new = Container {
-        id: "new".into(),
-        config_image: API.into(),
-        image: ImageId("sha256:new".into()),
-        ..running("api")
-    };
+    let new = new_api();
     let db = Container { id: "new-db".into(), ..db };
     let entry = scenario.redeployed(&[&running("web"), &new, &db]);
     assert!(entry.message.ends_with(&format!("; left on the current image: {IMAGE}, {DB}")), "{entry:?}");
